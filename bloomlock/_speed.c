@@ -2,8 +2,7 @@
 
    Places hashes items to bit offsets (hashing.py), Bits tests and sets them in memory
    (bitmaps.py, filters/memory_bits.py), Places.operations and encode_bitfield write them as
-   commands and read_bits reads the replies (strategies/atomic.py); encode_cells is for cells of
-   slices (strategies/cells.py).
+   commands and read_bits reads the replies (strategies/atomic.py).
 
    Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to
    test and set the bits of an item is one step for all threads, and there is no other lock that a
@@ -800,58 +799,6 @@ end:
     return command;
 }
 
-/* encode_cells(opening, offsets, bits, start, last): all cells are read. Then, unless `last` is -1,
-   that bit is set in each. Cell i begins at i * bits + start. */
-static PyObject *encode_cells(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    char *opening;
-    Py_ssize_t size;
-    PyObject *given, *offsets, *command = NULL;
-    int bits, last;
-    long start;
-    if (!PyArg_ParseTuple(args, "SO!ili:encode_cells", &given, &PyList_Type, &offsets, &bits,
-                          &start, &last) ||
-        PyBytes_AsStringAndSize(given, &opening, &size) < 0)
-        return NULL;
-    if ((bits != 8 && bits != 16 && bits != 32) || last < -1 || last >= bits) {
-        PyErr_SetString(PyExc_ValueError, "cells have 8, 16 or 32 bits, and last is one of them");
-        return NULL;
-    }
-    char head[] = "$3\r\nGET\r\n$3\r\nu16\r\n$";
-    size_t head_size = sizeof(head) - 1;
-    if (bits == 8) {
-        memcpy(head, "$3\r\nGET\r\n$2\r\nu8\r\n$", --head_size);
-    } else if (bits == 32) {
-        memcpy(head, "$3\r\nGET\r\n$3\r\nu32\r\n$", head_size);
-    }
-    Py_ssize_t count = PyList_Size(offsets);
-    if (count > (PY_SSIZE_T_MAX - size) / (2 * LONGEST_OPERATION))
-        return PyErr_NoMemory();
-    uint64_t *places = (uint64_t *)allocate(count + 1, sizeof(uint64_t));
-    char *text = places ? allocate(size + count * 2 * LONGEST_OPERATION, 1) : NULL;
-    if (text == NULL)
-        goto end;
-    memcpy(text, opening, (size_t)size);
-    char *at = text + size;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        uint64_t offset = offset_in(offsets, i);
-        int64_t place = offset >> 32 ? -1 : (int64_t)offset * bits + start;
-        if (place < 0 || place >> 32) {
-            no_offset();
-            goto end;
-        }
-        places[i] = (uint64_t)place;
-        at = append_between(at, head, head_size, places[i], GET_END, sizeof(GET_END) - 1);
-    }
-    for (Py_ssize_t i = 0; last >= 0 && i < count; i++)
-        at = append_operation(at, places[i] + (uint64_t)last, 1);
-    command = PyBytes_FromStringAndSize(text, at - text);
-end:
-    PyMem_Free(text);
-    PyMem_Free(places);
-    return command;
-}
-
 /* Return the operations of `rows` items from the row `first` on of a batch. */
 static PyObject *operations_of(const Shape *shape, const Batch *batch, Py_ssize_t first,
                                Py_ssize_t rows, int write, char *text)
@@ -948,38 +895,6 @@ static PyObject *read_bits(PyObject *Py_UNUSED(module), PyObject *args)
     return missing;
 }
 
-/* read_cells(reply, rows, hashes): for each item the AND of its `hashes` cells; a header and a state
-   come before them, and more than the cells of `rows` items may follow */
-static PyObject *read_cells(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *reply;
-    Py_ssize_t rows, hashes;
-    if (!PyArg_ParseTuple(args, "O!nn:read_cells", &PyList_Type, &reply, &rows, &hashes))
-        return NULL;
-    Py_ssize_t cells = PyList_Size(reply) - 2;
-    if (hashes < 1 || rows < 0 || cells < 0 || rows > cells / hashes) {
-        PyErr_SetString(PyExc_ValueError, "the reply has fewer cells");
-        return NULL;
-    }
-    PyObject *masks = PyList_New(rows);
-    for (Py_ssize_t row = 0; masks != NULL && row < rows; row++) {
-        unsigned long long mask = ULLONG_MAX;
-        for (Py_ssize_t i = 2 + row * hashes; i < 2 + (row + 1) * hashes; i++) {
-            PyObject *cell = PyList_GetItem(reply, i);
-            unsigned long long bits = cell ? PyLong_AsUnsignedLongLong(cell) : ULLONG_MAX;
-            if (bits == ULLONG_MAX && PyErr_Occurred()) {
-                Py_DECREF(masks);
-                return NULL;
-            }
-            mask &= bits;
-        }
-        PyObject *number = PyLong_FromUnsignedLongLong(mask);
-        if (number == NULL || PyList_SetItem(masks, row, number) < 0)
-            Py_CLEAR(masks);
-    }
-    return masks;
-}
-
 /* The module. */
 
 static PyMethodDef places_methods[] = {
@@ -1043,9 +958,7 @@ static PyType_Spec bits_spec = {
 
 static PyMethodDef functions[] = {
     {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of some offsets."},
-    {"encode_cells", encode_cells, METH_VARARGS, "Return a BITFIELD of the cells at some offsets."},
     {"read_bits", read_bits, METH_VARARGS, "Return which items of a BITFIELD had a bit of 0."},
-    {"read_cells", read_cells, METH_VARARGS, "Return the slices that have all bits of items."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -22,35 +22,35 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from .delivery import note_losses
+from .descriptor import has_discards, unflagged
 from .keys import ClaimKeys
 from .parallel import in_parallel
 from .scripts import Script, answer_of
-from .strategies.cells import Turns, packed_window
+from .slices import plain_layout
+from .strategies.base import header_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .effects import Core
-    from .strategies.base import Chain
-    from .windows import Window
+    from .effects import ConnectionLost, Core
+    from .slices import SliceState
 
 T = TypeVar("T")
 
-_BEHIND = b"behind"
-"""In place of a header: the clock is ahead of the slices of the shard; nothing was done."""
 _GROWN = b"grown"
-"""In place of a header: the shard has not as many slices as was believed; nothing was done."""
+"""In place of a header: the shard has another number of slices; nothing was done."""
 
 ITEMS_PER_CALL = 64
 """Items of one script call: about a millisecond of the server's time."""
 
-TAKE = Script("header", "cells", "claim_common", "claim_take")
-COMMIT = Script("header", "cells", "claim_common", "claim_commit")
-ABANDON = Script("header", "cells", "claim_common", "claim_abandon")
-RENEW = Script("header", "cells", "claim_common", "claim_renew")
-EXPIRED = Script("header", "cells", "claim_common", "claim_expired")
-RETRY = Script("header", "cells", "claim_common", "claim_retry")
-DROP = Script("header", "cells", "claim_common", "claim_drop")
+TAKE = Script("header", "slices", "claim_common", "claim_take")
+COMMIT = Script("header", "slices", "claim_common", "claim_commit")
+ABANDON = Script("header", "slices", "claim_common", "claim_abandon")
+RENEW = Script("header", "slices", "claim_common", "claim_renew")
+EXPIRED = Script("header", "slices", "claim_common", "claim_expired")
+RETRY = Script("header", "slices", "claim_common", "claim_retry")
+DROP = Script("header", "slices", "claim_common", "claim_drop")
 
 COUNTERS = ("claimed", "committed", "abandoned", "failed", "expired")
 """Each claim that is granted counts as claimed, and once more as what became of it."""
@@ -60,18 +60,13 @@ _FAILURE = struct.Struct(">IIIB")
 
 
 class Outcome(IntEnum):
-    """What a claim is answered by.
-
-    GONE only where nothing but an expired claim was wanted; OTHER only by a server, for an item
-    that was forgotten since its places were computed.
-    """
+    """What a claim is answered by; GONE only where nothing but an expired claim was wanted."""
 
     GONE = 0
     NEW = 1
     SEEN = 2
     BUSY = 3
     FAILED = 4
-    OTHER = 5
 
 
 _OUTCOMES = tuple(Outcome)
@@ -97,17 +92,14 @@ class ClaimRequest(NamedTuple):
     Attributes:
         id: Of the item.
         token: No other claim has it; fixed before the first byte is sent. Without spaces.
-        places: The offsets of the item's bits, four bytes each, and behind them its version if it
-            was forgotten. They depend on how many slices the shard has where the filter grows: of
-            such a one the item itself, or identity and version, behind the length of the version.
+        places: The offsets of the item's bits, four bytes each. Where the shard has slices it is
+            the item, as its offsets follow from how many there are.
         lease_ms: How long the claim lives without renewal.
         max_attempts: Attempts after which the item is given to no worker any more; 0: that of its
             earlier claims, if there is one.
         carried: What the client that takes the item over is given.
         channel: Where the end of another's claim is to be announced; empty: nowhere.
         only_expired: Whether only an item whose claim is over is wanted; `carried` stays.
-        by_versions: Whether the places are those of the version that the item has if it was
-            forgotten, as far as its worker knows.
     """
 
     id: bytes
@@ -118,7 +110,6 @@ class ClaimRequest(NamedTuple):
     carried: bytes = b""
     channel: bytes = b""
     only_expired: bool = False
-    by_versions: bool = False
 
 
 class Held(NamedTuple):
@@ -139,8 +130,7 @@ class Answer(NamedTuple):
             as the attempts did not end without an error.
         remaining_ms: BUSY: what is left of the other's lease.
         carried: BUSY: what the other claim carries.
-        version: OTHER: the version that the item has.
-        at_us: SEEN: when that was, by the server's clock.
+        discards: Whether the shard has the flag of discarded items.
     """
 
     outcome: Outcome
@@ -148,8 +138,7 @@ class Answer(NamedTuple):
     attempts: int = 0
     remaining_ms: int = 0
     carried: bytes = b""
-    version: bytes = b""
-    at_us: int = 0
+    discards: bool = False
 
 
 class Record(NamedTuple):
@@ -220,32 +209,27 @@ class Place(NamedTuple):
     Attributes:
         bits_key: The shard.
         header: The header it has in the generation of the claims, 8 bytes.
-        window: The filter's; None: items are remembered for ever.
-        chain: The slices of the shard of a filter that grows; None: it has one.
+        num_hashes: Bits of an item, of a plain shard.
+        slices: What is known of the slices of the shard; None: it is plain.
     """
 
     bits_key: str
     header: bytes
-    window: Window | None = None
-    chain: Chain | None = None
+    num_hashes: int = 1
+    slices: SliceState | None = None
 
     @property
     def expected(self) -> bytes:
         """What the scripts are given of it."""
-        if self.window is not None:
-            return self.header + b"w" + packed_window(self.window)
-        if self.chain is not None:
-            return self.header + b"s" + bytes(self.chain.hasher.hashes[: self.chain.count])
-        return self.header
+        if self.slices is None:
+            return self.header + plain_layout(self.num_hashes)
+        return self.header + self.slices.layout
 
     def packed(self, places: bytes) -> bytes:
         """Return the places of an item as the scripts take them; see ClaimRequest."""
-        if self.chain is None:
+        if self.slices is None:
             return places
-        of_version, row = places[0], places[1:]
-        offsets = self.chain.hasher.offsets(row, self.chain.count)
-        version = row[-of_version:] if of_version else b""
-        return struct.pack(f">{len(offsets)}I", *offsets) + version
+        return self.slices.hasher.packed([places], self.slices.count)
 
 
 def take_claims(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Answer | None]]:
@@ -262,7 +246,6 @@ def take_claims(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[l
             first.max_attempts,
             first.channel,
             int(first.only_expired),
-            int(first.by_versions),
         ]
         for request in requests:
             places = place.packed(request.places)
@@ -272,11 +255,17 @@ def take_claims(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[l
     return (yield from _run(TAKE, calls, arguments, _read_answer))
 
 
-def commit_claims(calls: Sequence[tuple[Place, Sequence[Held]]]) -> Core[list[bool | bytes | None]]:
+def commit_claims(
+    calls: Sequence[tuple[Place, Sequence[Held]]], repeated: set[bytes]
+) -> Core[list[bool | None]]:
     """Set the bits of items and end their claims; answers as `take_claims`.
 
-    False: another worker claimed the item since. A version: the item has that one, and its places
-    are of another; nothing was done for it.
+    False: another worker claimed the item since, or it was discarded after it was committed.
+
+    Args:
+        calls: What is committed.
+        repeated: Gets the tokens of claims whose commit may have been carried out without an
+            answer, also if this raises.
     """
 
     def arguments(place: Place, held: Sequence[Held]) -> list[bytes | int]:
@@ -285,7 +274,10 @@ def commit_claims(calls: Sequence[tuple[Place, Sequence[Held]]]) -> Core[list[bo
             words += (one.id, one.token, place.packed(one.places))
         return words
 
-    return (yield from _run(COMMIT, calls, arguments, _read_commit))
+    def note(held: Sequence[Held]) -> None:
+        repeated.update(one.token for one in held)
+
+    return (yield from _run(COMMIT, calls, arguments, _read_flag, note))
 
 
 def abandon_claims(
@@ -303,7 +295,7 @@ def abandon_claims(
             words += (one.id, one.token, text)
         return words
 
-    return (yield from _run(ABANDON, calls, arguments, bool))
+    return (yield from _run(ABANDON, calls, arguments, _read_flag))
 
 
 def renew_claims(
@@ -317,23 +309,23 @@ def renew_claims(
             words += (one.id, one.token, lease_ms)
         return words
 
-    return (yield from _run(RENEW, calls, arguments, bool))
+    return (yield from _run(RENEW, calls, arguments, _read_flag))
 
 
 def retry_claims(calls: Sequence[tuple[Place, Sequence[bytes]]]) -> Core[list[bool | None]]:
     """Offer items that failed, or whose claims are over, by their ids; answers as `take_claims`."""
-    return (yield from _run(RETRY, calls, lambda _, ids: ids, bool))
+    return (yield from _run(RETRY, calls, lambda _, ids: ids, _read_flag))
 
 
 def drop_claims(calls: Sequence[tuple[Place, Sequence[bytes]]]) -> Core[list[bool | None]]:
     """Forget items that failed, or whose claims are over, by their ids; see `retry_claims`."""
-    return (yield from _run(DROP, calls, lambda _, ids: ids, bool))
+    return (yield from _run(DROP, calls, lambda _, ids: ids, _read_flag))
 
 
 def find_expired(place: Place, count: int) -> Core[list[tuple[bytes, Record]] | None]:
     """Return the claims of a shard that have been over for longest; None as `take_claims`."""
-    ((header, *found),) = yield from _call(EXPIRED, place, [lambda: [count]])
-    if header != place.header:
+    ((header, *found),) = yield from _call(EXPIRED, place, [lambda: [count]], None)
+    if not _is_of(place, header):
         return None
     return list(zip(found[::2], map(Record.decode, found[1::2]), strict=True))
 
@@ -342,29 +334,38 @@ def _run(
     script: Script,
     calls: Sequence[tuple[Place, Sequence[Any]]],
     arguments: Callable[[Place, Any], Sequence[bytes | int]],
-    read: Callable[[Any], T],
+    read: Callable[[Any, bool], T],
+    note_lost: Callable[[Any], None] | None = None,
 ) -> Core[list[T | None]]:
+    """Run a script for items of each place; `note_lost` gets those whose reply was lost once."""
     parts = [
         [items[start : start + ITEMS_PER_CALL] for start in range(0, len(items), ITEMS_PER_CALL)]
         for _, items in calls
     ]
-    wanted = [
-        (place, [partial(arguments, place, items) for items in some])
-        for (place, _), some in zip(calls, parts, strict=True)
-    ]
-    replies = yield from in_parallel([_call(script, place, some) for place, some in wanted])
+    steps = []
+    for (place, items), some in zip(calls, parts, strict=True):
+        words = [partial(arguments, place, part) for part in some]
+        lost = None if note_lost is None else partial(note_lost, items)
+        steps.append(_call(script, place, words, lost))
+    replies = yield from in_parallel(steps)
     answers: list[T | None] = []
     for (place, items), of_place in zip(calls, replies, strict=True):
-        same = all(header == place.header for header, *_ in of_place)
-        found = [answer for _, *some in of_place for answer in some]
-        answers += map(read, found) if same else [None] * len(items)
+        if not all(_is_of(place, header) for header, *_ in of_place):
+            answers += [None] * len(items)
+            continue
+        for header, *some in of_place:
+            discards = has_discards(header_from_bytes(header))
+            answers += [read(answer, discards) for answer in some]
     return answers
 
 
 def _call(
-    script: Script, place: Place, calls: Sequence[Callable[[], Sequence[bytes | int]]]
+    script: Script,
+    place: Place,
+    calls: Sequence[Callable[[], Sequence[bytes | int]]],
+    note_lost: Callable[[], None] | None,
 ) -> Core[list[list[Any]]]:
-    """Run the script once for each call, whose arguments are asked for before each try.
+    """Run the script once for each call; again where the shard has more slices than was known.
 
     Raises:
         redis.exceptions.RedisError: What the server answered, or why it could not be reached; the
@@ -373,35 +374,35 @@ def _call(
     """
     keys = ClaimKeys.of(place.bits_key)
     answers: list[Any] = [None] * len(calls)
-    todo = list(range(len(calls)))
-    turns = Turns(place.window, "a commit")
-    while True:
+    todo: Sequence[int] = range(len(calls))
+    while todo:
         asked = [(keys, (place.expected, *calls[index]())) for index in todo]
-        replies = yield from script.call(asked, repeatable=True)
+        lost: list[ConnectionLost] = []
+        try:
+            replies = yield from note_losses(script.call(asked, repeatable=True), lost)
+        finally:
+            if note_lost is not None and any(one.sent for one in lost):
+                note_lost()
         for index, reply in zip(todo, replies, strict=True):
             answers[index] = answer_of(reply, "claims need")
-        todo = [index for index in todo if answers[index][0] in (_BEHIND, _GROWN)]
-        if not todo:
-            return answers
-        found, *slices = answers[todo[0]]
-        if found == _BEHIND:
-            yield from turns.make([place.bits_key], int.from_bytes(place.header, "big"))
-        elif place.chain is not None:
-            (place.chain.count,) = slices
+        todo = [index for index in todo if answers[index][0] == _GROWN]
+        if todo and place.slices is not None:
+            place.slices.learn(answers[todo[0]][1])
+    return answers
 
 
-def _read_commit(reply: Any) -> bool | bytes:
-    return reply if isinstance(reply, bytes) else bool(reply)
+def _is_of(place: Place, header: bytes) -> bool:
+    return unflagged(header_from_bytes(header)) == int.from_bytes(place.header, "big")
 
 
-def _read_answer(reply: list[Any]) -> Answer:
+def _read_flag(reply: Any, _: bool) -> bool:
+    return bool(reply)
+
+
+def _read_answer(reply: list[Any], discards: bool) -> Answer:
     outcome = _OUTCOMES[reply[0]]
     if outcome is Outcome.NEW:
-        return Answer(outcome, int(reply[1]), reply[2])
+        return Answer(outcome, int(reply[1]), reply[2], discards=discards)
     if outcome is Outcome.BUSY:
-        return Answer(outcome, remaining_ms=reply[1], carried=reply[2])
-    if outcome is Outcome.OTHER:
-        return Answer(outcome, version=reply[1])
-    if outcome is Outcome.SEEN:
-        return Answer(outcome, at_us=int(reply[1]))
-    return Answer(outcome, attempts=reply[1] if len(reply) > 1 else 0)
+        return Answer(outcome, remaining_ms=reply[1], carried=reply[2], discards=discards)
+    return Answer(outcome, attempts=reply[1] if len(reply) > 1 else 0, discards=discards)

@@ -24,9 +24,7 @@ class Core(NamedTuple):
     places: type[_speed.Places]
     bits: type[_speed.Bits]
     encode_bitfield: Callable[[bytes, list[int] | _speed.Buffer, bool], bytes]
-    encode_cells: Callable[[bytes, list[int], int, int, int], bytes]
     read_bits: Callable[[list[int], int], list[bool]]
-    read_cells: Callable[[list[int], int, int], list[int]]
 
 
 def find_core() -> Core | None:
@@ -46,9 +44,7 @@ def find_core() -> Core | None:
         found.Places,
         found.Bits,
         found.encode_bitfield,
-        found.encode_cells,
         found.read_bits,
-        found.read_cells,
     )
 
 

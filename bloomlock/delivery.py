@@ -121,3 +121,16 @@ def with_each_step(core: Core[T], carry_out: Callable[[Step], Core[Any]]) -> Cor
         return result
     finally:
         core.close()
+
+
+def note_losses(core: Core[T], lost: list[ConnectionLost]) -> Core[T]:
+    """Carry out a core, and note what became of each of its steps without a reply."""
+
+    def carry_out(step: Step) -> Core[Any]:
+        try:
+            return (yield step)
+        except ConnectionLost as one:
+            lost.append(one)
+            raise
+
+    return with_each_step(core, carry_out)

@@ -2,8 +2,7 @@
 
 The header is the first 64 bits of every shard, big-endian: the letter B, eight flag bits, and the
 48-bit generation. 16 bytes of state follow, and then bitmaps. Zero means: this is no filter (any
-more). A shard that has grown has the flag 1, and the lowest four bits, which are 0 in every
-generation, are how many slices it has got. One of which items were forgotten has the flag 2.
+more). A shard of which items were forgotten has the flag 2.
 """
 
 from __future__ import annotations
@@ -14,10 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from . import native, sizing
 from .errors import ConfigurationError
 from .hashing import Hasher
-from .shard_hashing import Chained, Unplaced
+from .native import NativeHasher
+from .sizing import FIRST_BIT, FIRST_BYTE
+from .slices import Slice, SlicedHasher
 
 if TYPE_CHECKING:
-    from .growth import Growth, Slice
+    from .growth import Growth
     from .hash_keys import HashKey
     from .sizing import Optimize, Size
     from .windows import Window
@@ -26,12 +27,8 @@ GENERATION_BITS = 48
 HEADER_BYTES = 8
 _MAGIC = ord("B") << 56
 _FLAGS = 0xFF << GENERATION_BITS
-FORGETTING = 0x02 << GENERATION_BITS
+DISCARDED = 0x02 << GENERATION_BITS
 """Flag of a header: items may have been forgotten, and tables beside the shards say which."""
-SEALED = 0x01 << GENERATION_BITS
-"""The flag of a shard in which slices are full."""
-SLICE_BITS = 4
-_SLICES = (1 << SLICE_BITS) - 1
 
 READY, PLACING, CLOSED = STATES = ("ready", "placing", "closed")
 CREATE, CLEAR, COPY, IMPORT, REBUILD = ORIGINS = ("create", "clear", "copy", "import", "rebuild")
@@ -62,52 +59,25 @@ def is_header(value: int) -> bool:
 
 def has_unknown_flags(value: int) -> bool:
     """Return whether a header carries flags that this version does not know."""
-    return value & _FLAGS & ~(SEALED | FORGETTING) != 0
+    return value & _FLAGS & ~DISCARDED != 0
 
 
 def unflagged(value: int) -> int:
     """Return a header without the flags that this version knows.
 
-    >>> hex(unflagged(header_of(0xABC) | FORGETTING))
+    >>> hex(unflagged(header_of(0xABC) | DISCARDED))
     '0x4200000000000abc'
     """
-    return value & ~FORGETTING
+    return value & ~DISCARDED
 
 
-def says_forgotten(header: int) -> bool:
+def has_discards(header: int) -> bool:
     """Return whether a header says that items were forgotten.
 
-    >>> says_forgotten(header_of(0xABC) | FORGETTING), says_forgotten(header_of(0xABC))
+    >>> has_discards(header_of(0xABC) | DISCARDED), has_discards(header_of(0xABC))
     (True, False)
     """
-    return header & FORGETTING != 0
-
-
-def with_slices(header: int, slices: int) -> int:
-    """Return the header of a shard with n slices, from that of its generation.
-
-    >>> hex(with_slices(header_of(0xAB0), 3)), with_slices(header_of(0xAB0), 1) == header_of(0xAB0)
-    ('0x4201000000000ab2', True)
-    """
-    return header | SEALED | (slices - 1) if slices > 1 else header
-
-
-def slices_of(header: int) -> int:
-    """Return how many slices a shard with this header has.
-
-    >>> slices_of(with_slices(header_of(0xAB0), 3)), slices_of(header_of(0xAB0))
-    (3, 1)
-    """
-    return 1 + (header & _SLICES) if header & SEALED else 1
-
-
-def without_slices(header: int) -> int:
-    """Return the header of the generation, whatever a shard has grown to.
-
-    >>> without_slices(with_slices(header_of(0xAB0), 3)) == header_of(0xAB0)
-    True
-    """
-    return header & ~(SEALED | _SLICES) if header & SEALED else header
+    return header & DISCARDED != 0
 
 
 class Replaced(NamedTuple):
@@ -139,12 +109,12 @@ class Descriptor:
             "clear", "copy", "import" or "rebuild".
         root: The generation whose items this one has: another one after a rebuild.
         key: What the offsets depend on; None: on the item alone.
-        window: How long items are remembered; None: for ever. The bits of `size` are cells then.
+        window: How long items are remembered; None: for ever. `size` is that of one slice then.
         replaces: While it is placing, what it takes the place of; while it is closed, the
             generation whose header its shards had.
         growth: How it grows; None: not at all.
-        slices: All that it can have if it grows; `size` is the first one's.
-        forgets: Whether items may have been forgotten, as the header of the first shard says; no
+        slices: Those of a window, or all that it can have if it grows; `size` is the first one's.
+        discards: Whether items may have been forgotten, as the header of the first shard says; no
             part of what is stored.
     """
 
@@ -162,7 +132,7 @@ class Descriptor:
     replaces: Replaced | None = None
     growth: Growth | None = None
     slices: tuple[Slice, ...] = ()
-    forgets: bool = field(default=False, compare=False)
+    discards: bool = field(default=False, compare=False)
 
     @property
     def header(self) -> int:
@@ -175,34 +145,29 @@ class Descriptor:
         return Replaced(self.size.shards, self.header)
 
     def has_header(self, header: int) -> bool:
-        """Return whether a shard of this generation may have a header: it may have grown."""
-        if not self.slices:
-            return header == self.header
-        return without_slices(header) == self.header and slices_of(header) <= len(self.slices)
+        """Return whether that is the header of this generation, without flags."""
+        return header == self.header
 
     @property
     def most_items(self) -> int:
         """Items that it can hold at its rate, with all slices if it grows."""
-        return sum(part.capacity for part in self.slices) or self.capacity
-
-    @property
-    def cell_bits(self) -> int:
-        """Bits of each place that an item has: one, or with a window one for each slice."""
-        return self.window.cell_bits if self.window is not None else 1
+        return sum(part.capacity for part in self.slices) if self.growth else self.capacity
 
     @property
     def num_bits(self) -> int:
-        """Bits of all shards together."""
-        return self.size.num_bits * self.cell_bits
+        """Bits of all shards together, with one slice if it grows."""
+        return self.size.num_bits * (len(self.slices) if self.window else 1)
 
     @property
-    def string_bytes(self) -> int:
-        """Length of the string of a shard that is a bitmap or has cells."""
-        return sizing.FIRST_BYTE + (self.size.shard_bits * self.cell_bits + 7) // 8
+    def epoch_us(self) -> int:
+        """Microseconds of an epoch of the window; 0: there is none."""
+        return self.window.slice_us if self.window is not None else 0
 
-    def string_bytes_with(self, header: int) -> int:
-        """Return the length of the string of a shard that has a header of this generation."""
-        return self.slices[slices_of(header) - 1].end_byte if self.slices else self.string_bytes
+    def string_bytes(self, slices: int = 1) -> int:
+        """Return the length of a shard's string; of one that grows, with a number of slices."""
+        if self.slices:
+            return self.slices[-1 if self.window else slices - 1].end_byte
+        return FIRST_BYTE + (self.size.shard_bits + 7) // 8
 
     @property
     def formulas(self) -> Formulas:
@@ -223,21 +188,28 @@ class Descriptor:
 
     def hasher(self) -> Hasher:
         """Return the hasher that places items in this filter; its key has to be known."""
-        size, key = self.size, self.key
+        size = self.size
         if self.is_native:
-            return Unplaced(size.shard_bits, size.num_hashes, size.shards)
-        if key is not None and key.secret is None:
-            raise ConfigurationError("the filter has a key, which was not given")
+            return NativeHasher(size.shard_bits, size.num_hashes, size.shards)
         if self.slices:
-            shapes = [(part.first, part.bits, part.num_hashes) for part in self.slices]
-            return Chained(shapes, size.shards, key=key.secret if key is not None else None)
-        return Hasher(
-            size.shard_bits,
-            size.num_hashes,
-            size.shards,
-            self.seeds,
-            key=key.secret if key is not None else None,
+            return self.sliced_hasher()
+        return Hasher(size.shard_bits, size.num_hashes, size.shards, self.seeds, key=self._secret)
+
+    def sliced_hasher(self) -> SlicedHasher:
+        """Return the same for a filter with slices; a plain one has one, which is its bitmap."""
+        size = self.size
+        slices = self.slices or (
+            Slice(FIRST_BIT, size.shard_bits, size.num_hashes, self.error_rate, self.capacity, 0),
         )
+        return SlicedHasher(slices, self.epoch_us, size.shards, self.seeds, key=self._secret)
+
+    @property
+    def _secret(self) -> bytes | None:
+        if self.key is None:
+            return None
+        if self.key.secret is None:
+            raise ConfigurationError("the filter has a key, which was not given")
+        return self.key.secret
 
     def with_key(self, given: HashKey | None) -> Descriptor:
         """Return the same with the secret of the key filled in, which is known to fit."""
@@ -256,7 +228,7 @@ class Descriptor:
             origin=origin,
             root=root or generation,
             replaces=None,
-            forgets=False,
+            discards=False,
         )
 
     def is_same(self, other: Descriptor | None) -> bool:

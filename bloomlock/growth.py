@@ -18,24 +18,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral
-from typing import NamedTuple
 
 from . import sizing
 from .errors import ConfigurationError
 from .sizing import FIRST_BIT, MAX_CAPACITY, MAX_HASHES, MAX_SHARDS, RATE_TOLERANCE, Size
+from .slices import LAG, Slice
 
 GROWTH = 4
 """Of factors 2, 4 and 8 a guess that is 64 times too small takes 7, 4 and 3 slices."""
 
 MIN_GROWTH, MAX_GROWTH = 2, 64
 MAX_SLICES = 16
-"""The header of a shard has four bits for their number."""
 
 TIGHTENING = 0.5
 """r: by which factor the rate of a slice is below that of the one before."""
-
-LAG = 16
-"""A sixteenth of a slice is for items that are added before its fill is looked at again."""
 
 USUAL_STRING_BITS = 2**29
 """64 MiB: a shard with all its slices. To make a string longer takes the server up to a millisecond
@@ -60,41 +56,6 @@ class Growth:
 
     factor: int = GROWTH
     up_to: int | None = None
-
-
-class Slice(NamedTuple):
-    """One slice, as it lies in the string of each shard.
-
-    Attributes:
-        first: Its first bit in the string.
-        bits: Bits in each shard, m.
-        num_hashes: Bits of an item, k.
-        error_rate: Its part of the rate.
-        capacity: Items that it is for, in all shards.
-        room: Items of one shard that keep its rate.
-    """
-
-    first: int
-    bits: int
-    num_hashes: int
-    error_rate: float
-    capacity: int
-    room: int
-
-    @property
-    def full_at(self) -> float:
-        """Items of one shard at which the next slice is added."""
-        return self.room * (1 - 1 / LAG)
-
-    @property
-    def first_byte(self) -> int:
-        """Its first byte in the string."""
-        return self.first // 8
-
-    @property
-    def end_byte(self) -> int:
-        """The byte behind it: the length of a string of which it is the newest."""
-        return self.first_byte + (self.bits + 7) // 8
 
 
 def check_growth(growth: object, up_to: object, capacity: int) -> Growth:

@@ -257,17 +257,6 @@ class Hasher:
         data = np.ascontiguousarray(digests).astype("<u8", copy=False).tobytes()
         return [data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES)]
 
-    def relocate(self, identity: bytes, version: bytes) -> list[int]:
-        """Return the k bit offsets, in the shard of an item, of one of its versions.
-
-        They are those of an item that consists of the identity and the version.
-        """
-        return self.locate(identity + version)[1]
-
-    def relocated_row(self, identity: bytes, version: bytes) -> Sequence[int] | Words:
-        """Return the same as a row of many, as `place` returns them."""
-        return self.relocate(identity, version)
-
     def digests(self, items: Sequence[bytes]) -> Words:
         """Return the digests of many encoded items, which `place` turns into offsets.
 

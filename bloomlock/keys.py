@@ -155,7 +155,7 @@ def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
 
 
 class ClaimKeys(NamedTuple):
-    """The keys of the claims on items of one shard, and of what was forgotten, in its slot.
+    """The keys of the claims on items of one shard, and of its tombstones, in its slot.
 
     >>> ClaimKeys.of(FilterKeys("pages").bits(3))[:3]
     ('bloomlock:{pages/3}:bits', 'bloomlock:{pages/3}:claims', 'bloomlock:{pages/3}:claims:open')
@@ -168,7 +168,7 @@ class ClaimKeys(NamedTuple):
         lost: Tokens of claims that others took over.
         waiting: Who waits for the end of a claim.
         counts: The header of the generation that the others belong to, the last fence, counters.
-        forgotten: The versions of forgotten items.
+        discarded: The tombstones of discarded items; see filters/tombstones.py.
     """
 
     bits: str
@@ -178,7 +178,7 @@ class ClaimKeys(NamedTuple):
     lost: str
     waiting: str
     counts: str
-    forgotten: str
+    discarded: str
 
     @classmethod
     def of(cls, bits_key: str) -> ClaimKeys:
@@ -192,7 +192,7 @@ class ClaimKeys(NamedTuple):
             f"{claims}:lost",
             f"{claims}:waiting",
             f"{claims}:counts",
-            forgotten_key(bits_key),
+            discards_key(bits_key),
         )
 
     @property
@@ -201,13 +201,13 @@ class ClaimKeys(NamedTuple):
         return tuple(key for key in self if key != self.counts)
 
 
-def forgotten_key(bits_key: str) -> str:
-    """Return the key of the versions of forgotten items of the shard at `bits_key`.
+def discards_key(bits_key: str) -> str:
+    """Return the key of the tombstones of the shard at `bits_key`.
 
-    >>> forgotten_key(FilterKeys("pages").bits(3))
-    'bloomlock:{pages/3}:bits:forgotten'
+    >>> discards_key(FilterKeys("pages").bits(3))
+    'bloomlock:{pages/3}:bits:discarded'
     """
-    return f"{bits_key}:forgotten"
+    return f"{bits_key}:discarded"
 
 
 def prepared_key(bits_key: str, generation: int) -> str:
@@ -230,15 +230,6 @@ def native_key(bits_key: str, generation: int) -> str:
     'bloomlock:{pages/3}:bits:native:000000000abc'
     """
     return f"{bits_key}:native:{generation:012x}"
-
-
-def window_keys(bits_key: str) -> tuple[str, str]:
-    """Return the keys that exist while a slice of the shard at `bits_key` is wiped.
-
-    >>> window_keys(FilterKeys("pages").bits(3))[1]
-    'bloomlock:{pages/3}:bits:wipe:mask'
-    """
-    return f"{bits_key}:wipe", f"{bits_key}:wipe:mask"
 
 
 def merge_keys(bits_key: str) -> tuple[str, str]:

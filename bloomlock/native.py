@@ -10,8 +10,13 @@ https://redis.io/docs/latest/develop/data-types/probabilistic/bloom-filter/
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, cast
 
+from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
+
+from .arrays import np
 from .errors import ConfigurationError
+from .hashing import DEFAULT_SEED, Hasher, halves
 from .sizing import (
     BALANCED,
     MAX_SHARDS,
@@ -23,6 +28,11 @@ from .sizing import (
     expected_error_rate,
     shard_capacity,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .hashing import Located, Words
 
 MAX_ITEMS = 2**30
 """Items that one key may be made for."""
@@ -86,7 +96,49 @@ def size_for(
     )
 
 
+class NativeHasher(Hasher):
+    """What stands in for a hasher where the server hashes the items itself (BF.*).
+
+    It decides on the shard, as any other, and a row is the item and not its offsets.
+    """
+
+    def __init__(self, shard_bits: int, num_hashes: int, shards: int = 1) -> None:
+        super().__init__(shard_bits, num_hashes, shards)
+        self.compiled = None
+
+    def locate(self, data: bytes) -> tuple[int, list[int]]:
+        """Return the shard and the item.
+
+        >>> NativeHasher(1000, 7).locate(b"a")
+        (0, b'a')
+        """
+        if self.shards == 1:
+            return 0, cast("list[int]", data)
+        h1, _ = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
+        return (h1 * self.shards) >> 64, cast("list[int]", data)
+
+    def locate_each(self, items: Sequence[bytes]) -> Located:
+        """Return for each shard where its items stand, and the items."""
+        if self.shards == 1:
+            return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
+        return super().locate_each(items)
+
+    def digests(self, items: Sequence[bytes]) -> Words:
+        """Return the items as an array of objects."""
+        rows = np.empty(len(items), object)
+        rows[:] = list(items)
+        return cast("Words", rows)
+
+    def place(self, digests: Words) -> tuple[Words, Words]:
+        """Return the shards of many items, and the items."""
+        if self.shards == 1:
+            return np.zeros(len(digests), np.uint64), digests
+        words = halves(mmh3_x64_128_digest(item) for item in digests.tolist())
+        return self._shards_of(np.ascontiguousarray(words[:, 0])), digests
+
+
 __all__ = [
+    "NativeHasher",
     "best_num_hashes",
     "error_rate_at_fill",
     "estimate_count",

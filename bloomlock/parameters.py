@@ -138,6 +138,9 @@ class Wanted:
             self.is_native,
             key=self.key,
             window=self.window,
+            slices=()
+            if self.window is None
+            else self.window.ring(self.capacity, self.error_rate, size),
         )
 
     def _describe_growing(self, grows: Growth) -> Descriptor:

@@ -10,7 +10,6 @@ from . import growth
 from .descriptor import (
     GENERATION_BITS,
     ORIGINS,
-    SEALED,
     STATES,
     Descriptor,
     Replaced,
@@ -158,16 +157,9 @@ def refuse_other_format(name: str, values: Sequence[bytes | None]) -> None:
         )
 
 
-def refuse_unknown_flags(name: str, header: int, descriptor: Descriptor | None = None) -> None:
-    """Raise FilterMismatchError if a header carries flags that this version does not know.
-
-    Those that the descriptor, where it is known, has no use for are unknown as well.
-    """
-    if not is_header(header):
-        return
-    if has_unknown_flags(header) or (
-        descriptor is not None and header & SEALED and not descriptor.slices
-    ):
+def refuse_unknown_flags(name: str, header: int) -> None:
+    """Raise FilterMismatchError if a header carries flags that this version does not know."""
+    if is_header(header) and has_unknown_flags(header):
         raise FilterMismatchError(
             f"filter {name!r} is in a state that only a newer version of bloomlock knows; "
             "upgrade bloomlock"
@@ -218,16 +210,19 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         replaces=_replaced(fields[REPLACES]) if REPLACES in fields else None,
         growth=_growth(fields),
     )
-    if descriptor.growth is not None:
-        return _with_slices(descriptor, fields)
     # Other numbers would send each item to other bits than the writer's, without any error.
-    expected = Wanted.of(descriptor).describe().size
-    if size != expected:
+    expected = Wanted.of(descriptor).describe()
+    if size != expected.size:
         raise ConfigurationError(
             f"shard_bits {size.shard_bits} and num_hashes {size.num_hashes} are not those of its "
-            f"capacity and error_rate, {expected.shard_bits} and {expected.num_hashes}"
+            f"capacity and error_rate, {expected.size.shard_bits} and {expected.size.num_hashes}"
         )
-    return descriptor
+    if descriptor.growth is not None and _shapes(expected) != fields[SLICES]:
+        raise ConfigurationError(
+            f"slices {fields[SLICES]:.80} are not those of its capacity, error_rate and growth, "
+            f"{_shapes(expected):.80}"
+        )
+    return replace(descriptor, slices=expected.slices)
 
 
 def _check_kind(fields: Mapping[str, str]) -> None:
@@ -250,17 +245,6 @@ def _growth(fields: Mapping[str, str]) -> Growth | None:
     up_to = _whole(fields, UP_TO, MAX_CAPACITY) if UP_TO in fields else None
     capacity = _whole(fields, "capacity", MAX_CAPACITY)
     return check_growth(_whole(fields, GROWTH, growth.MAX_GROWTH), up_to, capacity)
-
-
-def _with_slices(descriptor: Descriptor, fields: Mapping[str, str]) -> Descriptor:
-    """Return the same with its slices, which must be those that are stored."""
-    expected = Wanted.of(descriptor).describe()
-    if expected.size != descriptor.size or _shapes(expected) != fields[SLICES]:
-        raise ConfigurationError(
-            f"slices {fields[SLICES]:.80} are not those of its capacity, error_rate and growth, "
-            f"{_shapes(expected):.80}"
-        )
-    return replace(descriptor, slices=expected.slices)
 
 
 def _key(text: str) -> HashKey:

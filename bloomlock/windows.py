@@ -1,16 +1,7 @@
-"""Time windows: which slices of a cell are live, how a shard turns to the next, and its size. Pure.
+"""Time windows: for how long items are remembered, in how many slices, and of what size. Pure.
 
-A filter with a window has cells in place of bits. Bit s of a cell belongs to slice s, which is a
-Bloom filter of its own: an item has the same k cells in all slices. Time is divided into epochs of
-window/slices, by the server's clock, counted from 1970. What is added in epoch e sets bit e mod B
-of its cells, where a cell has B = slices + 2 bits. An item is there if one live slice has its bit
-in all k cells. Epoch e is live until the end of epoch e + slices. So an item is remembered for the
-window at least, and for one slice more at most.
-
-Behind its header a shard has a state of 64 bits: the epoch it has turned to, how many slices ahead
-are being wiped, and how many parts of the shard that is done for. The slice ahead is the one that
-is live no more. A shard turns to the epoch of the server's clock when all slices up to it are
-wiped. So B slices are `slices` + 1 that may be live, and one that is being wiped.
+Each slice is a Bloom filter for an even share of the capacity. The ring has one slice more than the
+window, so `slices` + 1 of them may count at a time (see slices.py).
 """
 
 from __future__ import annotations
@@ -18,16 +9,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
 from numbers import Real
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from .errors import BloomlockError, ConfigurationError
+from .errors import ConfigurationError
 from .sizing import (
     BALANCED,
+    FIRST_BIT,
     MAX_SHARD_BITS,
     MAX_SHARDS,
-    MEMORY,
     USUAL_SHARD_BITS,
     Size,
     best_num_hashes,
@@ -35,59 +25,19 @@ from .sizing import (
     size_for,
     too_large,
 )
+from .slices import Slice
 
 if TYPE_CHECKING:
     from .sizing import Optimize
 
-USUAL_SLICES = 14
-CELL_BITS = {6: 8, 14: 16, 30: 32}
-"""Bits of a cell by the number of slices of a window: one that fills up, one that is wiped."""
+USUAL_SLICES = 6
+MIN_SLICES, MAX_SLICES = 2, 12
 
-STATE_BYTES = 8
-EPOCH_SHIFT = 24
-_AHEAD_SHIFT = 16
-_PARTS = (1 << 16) - 1
-
-PART_BYTES = 256 * 1024
-"""Of a shard that is wiped by one command: about 0.4 ms of the server's time."""
+USUAL_SLICE_BITS = 2**23
+"""An add wipes a slice at most: a MiB takes the server a millisecond."""
 
 MIN_SLICE_US = 100_000
 MAX_WINDOW_US = 10 * 365 * 86_400 * 10**6
-DRIFT = 0.001
-"""Part of a time by which two clocks drift apart at most: both are slewed, 500 us in a second."""
-DRIFT_S = 0.001
-"""Seconds that are taken off a time as well: more than clocks drift apart in 0.1 s."""
-
-MEMORY_SLACK = 1.04
-"""More memory that `optimize="memory"` takes for fewer hash functions, which read a cell each."""
-
-
-class State(NamedTuple):
-    """What a shard says of its slices, as BITFIELD `GET i64 64` answers it.
-
-    Attributes:
-        epoch: The one it has turned to; 0: it is new.
-        ahead: Slices after it that are being wiped.
-        parts: Parts of the shard for which that is done.
-    """
-
-    epoch: int
-    ahead: int = 0
-    parts: int = 0
-
-    @classmethod
-    def of(cls, word: int) -> State:
-        """Return the state that a word means.
-
-        >>> State.of(State(7, 1, 300).word)
-        State(epoch=7, ahead=1, parts=300)
-        """
-        return cls(word >> EPOCH_SHIFT, word >> _AHEAD_SHIFT & 0xFF, word & _PARTS)
-
-    @property
-    def word(self) -> int:
-        """The 64 bits of it."""
-        return self.epoch << EPOCH_SHIFT | self.ahead << _AHEAD_SHIFT | self.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +48,12 @@ class Window:
         length_us: Microseconds for which an item is remembered at least.
         slices: Slices of that time; an item is forgotten one slice later at most.
 
-    >>> Window(7 * 86_400 * 10**6, 14)
-    Window(length_us=604800000000, slices=14)
+    >>> str(Window(7 * 86_400 * 10**6, 6))
+    '7 days, 0:00:00 in 6 slices'
     """
 
     length_us: int
     slices: int
-
-    @property
-    def cell_bits(self) -> int:
-        """Bits of a cell, B."""
-        return CELL_BITS[self.slices]
 
     @property
     def length(self) -> timedelta:
@@ -121,11 +66,7 @@ class Window:
         return -(-self.length_us // self.slices)
 
     def __str__(self) -> str:
-        """Return it as it stands in a sentence.
-
-        >>> str(Window(7 * 86_400 * 10**6, 14))
-        '7 days, 0:00:00 in 14 slices'
-        """
+        """Return it as it stands in a sentence."""
         return f"{self.length} in {self.slices} slices"
 
     @property
@@ -133,73 +74,21 @@ class Window:
         """What is stored of it."""
         return f"{self.length_us}/{self.slices}"
 
-    def epoch_at(self, now_us: int) -> int:
-        """Return the epoch of a moment of the server's clock."""
-        return now_us // self.slice_us
-
-    def end_of_epoch(self, now_us: int, asked_at: float) -> tuple[int, float]:
-        """Return the epoch of a moment of the server's clock, and when it is not yet over.
-
-        Args:
-            now_us: What the server's clock said.
-            asked_at: The client's clock, in seconds, at a moment that was not after that.
-
-        Returns:
-            The second is by the client's clock, and before the end by what clocks drift apart.
-
-        >>> Window(7_000_000, 7).end_of_epoch(3_250_000, 1000.0)
-        (3, 1000.74825)
-        """
-        epoch = self.epoch_at(now_us)
-        left_s = ((epoch + 1) * self.slice_us - now_us) / 10**6
-        return epoch, asked_at + left_s * (1 - DRIFT) - DRIFT_S
-
-    def is_live(self, epoch: int, turned_to: int, now: int) -> bool:
-        """Return whether what was added in an epoch is remembered.
-
-        Args:
-            epoch: Of the slice.
-            turned_to: The epoch of the shard's state.
-            now: The epoch of the server's clock.
-        """
-        return max(turned_to, now) - self.slices <= epoch <= turned_to
-
-    def epoch_of_slice(self, number: int, turned_to: int) -> int:
-        """Return the last epoch, up to the one that a shard has turned to, that a slice had.
-
-        >>> Window(7_000_000, 6).epoch_of_slice(7, 8), Window(7_000_000, 6).epoch_of_slice(0, 8)
-        (7, 8)
-        """
-        return turned_to - (turned_to - number) % self.cell_bits
-
-    def live_mask(self, turned_to: int, now: int) -> int:
-        """Return the bits of a cell that count.
-
-        >>> bin(Window(7_000_000, 6).live_mask(8, 8)), bin(Window(7_000_000, 6).live_mask(8, 13))
-        ('0b11111101', '0b10000001')
-        """
-        return _live_mask(self.slices, self.cell_bits, turned_to, now)
-
     def slice_items(self, capacity: int) -> int:
         """Return how many items each slice is made for."""
         return -(-capacity // self.slices)
 
     def slice_rate(self, error_rate: float) -> float:
-        """Return the rate that each of the live slices may have.
+        """Return the rate that each of the slices may have.
 
-        An item is there by mistake if it is in one slice by mistake. The cells are the same, but
-        the bits of different slices are set by different items.
+        An item is there by mistake if it is in one slice by mistake: the places of its bits are the
+        same in all, but other items set them.
         """
         return error_rate / (self.slices + 1)
 
     def num_hashes(self, error_rate: float, optimize: Optimize) -> int:
         """Return the number of hash functions that `optimize` gives."""
-        rate = self.slice_rate(error_rate)
-        if optimize != MEMORY:
-            return best_num_hashes(rate, optimize)
-        most = best_num_hashes(rate, MEMORY)
-        enough = MEMORY_SLACK * 10**9 * -math.log2(rate) / math.log(2)
-        return next(k for k in range(1, most + 1) if bits_needed(10**9, rate, k) <= enough)
+        return best_num_hashes(self.slice_rate(error_rate), optimize)
 
     def size_for(
         self,
@@ -210,37 +99,40 @@ class Window:
         shards: int | None = None,
         seeded: bool = False,
     ) -> Size:
-        """Return the smallest filter for a window with `capacity` items; its bits are cells.
+        """Return the size of the smallest slices for a window with `capacity` items.
 
         Args:
-            capacity: Items of a window, n; each slice is made for an even share of them.
-            error_rate: Of all live slices together, p.
+            capacity: Items of a window, n.
+            error_rate: Of all slices together, p.
             num_hashes: k; None: the best one for "balanced".
-            shards: Number of shards; None: one for each 6 MiB.
+            shards: Number of shards; None: as many as keep a slice below 1 MiB, and all below 6.
             seeded: Whether each hash function has a seed of its own.
 
-        >>> window = Window(7 * 86_400 * 10**6, 14)
-        >>> size = window.size_for(1_000_000, 1e-6, num_hashes=17)
-        >>> round(size.num_bits * window.cell_bits / 1_000_000, 1)
-        40.9
+        >>> size = Window(7 * 86_400 * 10**6, 6).size_for(1_000_000, 1e-6, num_hashes=19)
+        >>> round(7 * size.num_bits / 1_000_000, 1)
+        38.7
         """
-        items, rate = self.slice_items(capacity), self.slice_rate(error_rate)
+        items, rate, ring = self.slice_items(capacity), self.slice_rate(error_rate), self.slices + 1
         k = num_hashes or self.num_hashes(error_rate, BALANCED)
-        bits = bits_needed(items, rate, k) * self.cell_bits
+        bits = bits_needed(items, rate, k)
         if shards is None:
-            shards = min(MAX_SHARDS, max(1, -(-bits // USUAL_SHARD_BITS)))
+            usual = min(USUAL_SLICE_BITS, USUAL_SHARD_BITS // ring)
+            shards = min(MAX_SHARDS, max(1, -(-bits // usual)))
         size = size_for(items, rate, num_hashes=k, shards=shards, seeded=seeded)
-        if size.shard_bits * self.cell_bits > MAX_SHARD_BITS:
-            raise too_large(capacity, error_rate, bits, shards)
+        if self.ring(capacity, error_rate, size)[-1].end_byte * 8 > MAX_SHARD_BITS + FIRST_BIT:
+            raise too_large(capacity, error_rate, ring * bits, shards)
         return size
 
-
-@lru_cache(maxsize=64)
-def _live_mask(slices: int, cell_bits: int, turned_to: int, now: int) -> int:
-    mask = 0
-    for epoch in range(max(turned_to, now) - slices, turned_to + 1):
-        mask |= 1 << epoch % cell_bits
-    return mask
+    def ring(self, capacity: int, error_rate: float, size: Size) -> tuple[Slice, ...]:
+        """Return the slices of a shard."""
+        items, rate = self.slice_items(capacity), self.slice_rate(error_rate)
+        bits, room = size.shard_bits, math.ceil(items / size.shards)
+        return tuple(
+            Slice(
+                FIRST_BIT + number * 8 * ((bits + 7) // 8), bits, size.num_hashes, rate, items, room
+            )
+            for number in range(self.slices + 1)
+        )
 
 
 def check_window(window: object, slices: object) -> Window | None:
@@ -248,10 +140,10 @@ def check_window(window: object, slices: object) -> Window | None:
 
     Args:
         window: A timedelta, or seconds; None: items are remembered for ever.
-        slices: In how many slices; None: 14.
+        slices: In how many slices; None: 6.
 
     >>> check_window(timedelta(days=7), None)
-    Window(length_us=604800000000, slices=14)
+    Window(length_us=604800000000, slices=6)
     """
     if window is None:
         if slices is not None:
@@ -260,9 +152,15 @@ def check_window(window: object, slices: object) -> Window | None:
             )
         return None
     count = USUAL_SLICES if slices is None else slices
-    if isinstance(count, bool) or not isinstance(count, int) or count not in CELL_BITS:
-        known = ", ".join(map(str, CELL_BITS))
-        raise ConfigurationError(f"slices must be one of {known} or None, not {slices!r:.80}")
+    if (
+        isinstance(count, bool)
+        or not isinstance(count, int)
+        or not MIN_SLICES <= count <= MAX_SLICES
+    ):
+        raise ConfigurationError(
+            f"slices must be a whole number from {MIN_SLICES} to {MAX_SLICES} or None, not "
+            f"{slices!r:.80}"
+        )
     least, most = MIN_SLICE_US * count, MAX_WINDOW_US
     allowed = (
         f"window must be a timedelta or seconds, at least {least / 10**6:g} s with {count} slices "
@@ -279,22 +177,14 @@ def check_window(window: object, slices: object) -> Window | None:
     return Window(length_us, count)
 
 
-def too_late(window: Window, what: str) -> BloomlockError:
-    """Return the error for what comes too late for its slice again and again."""
-    return BloomlockError(
-        f"the slices of the window, {window.slice_us / 10**6:g} s each, are over before {what} "
-        "gets to the server; use a longer window or fewer slices"
-    )
-
-
 def read_window(text: str) -> Window:
     """Return the window that is stored as this text, or raise ConfigurationError.
 
-    >>> read_window("604800000000/14")
-    Window(length_us=604800000000, slices=14)
+    >>> read_window("604800000000/6")
+    Window(length_us=604800000000, slices=6)
     """
     length, _, slices = text.partition("/")
-    if length.isdecimal() and slices.isdecimal() and int(slices) in CELL_BITS:
+    if length.isdecimal() and slices.isdecimal() and MIN_SLICES <= int(slices) <= MAX_SLICES:
         window = Window(int(length), int(slices))
         if MIN_SLICE_US * window.slices <= window.length_us <= MAX_WINDOW_US:
             return window

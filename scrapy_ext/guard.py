@@ -320,7 +320,7 @@ class GuardedFilter:
         """Note how a round trip went. `is_awaited`: the reactor went on meanwhile."""
         if self.on_trip is not None:
             self.on_trip(trip, is_awaited)
-        if self.shared.forgets:
+        if self.shared.has_discards:
             # Its answers may be the first ones that say so.
             trip.were_known = self._were_known(trip.keys)
         if trip.error is None:
@@ -381,7 +381,7 @@ class GuardedFilter:
 
         What the filter had may be forgotten; what it was not given is not.
         """
-        if self.shared.window is not None or self.shared.forgets:
+        if self.shared.window is not None or self.shared.has_discards:
             return self._lacking.exists_many(keys)
         return self._known.exists_many(keys)
 
@@ -523,7 +523,7 @@ class GuardedFilter:
         added within the window: what it found there may have been forgotten since. Where items were
         forgotten one by one, which is not known here, it is only what the filter was not given.
         """
-        if self.shared.forgets:
+        if self.shared.has_discards:
             return [*self._lacking]
         return self._added if isinstance(self._added, MemoryBloomFilter) else [*self._added]
 

@@ -259,7 +259,7 @@ class Scheduler(BaseScheduler):
 
     def _is_fresh(self) -> bool:
         # What was seen here may be new again after a window, or forgotten by another client.
-        is_lasting = self._config.window is None and not self._shared.forgets
+        is_lasting = self._config.window is None and not self._shared.has_discards
         return is_lasting and time.monotonic() - self._answered_at < self._config.max_staleness
 
     # Round trips.

@@ -143,7 +143,7 @@ class FilterSettings:
             window=window,
             slices=None
             if settings.get("BLOOMLOCK_SLICES") is None
-            else int(_number(settings, "BLOOMLOCK_SLICES", 14, whole=True)),
+            else int(_number(settings, "BLOOMLOCK_SLICES", 6, whole=True)),
             key=_key(settings.get("BLOOMLOCK_KEY")),
             on_full=cast("Any", settings.get("BLOOMLOCK_ON_FULL", "warn")),
             on_outage=_choice(settings, "BLOOMLOCK_ON_OUTAGE", POLICIES),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
-from bloomlock.errors import CapacityError
+from bloomlock.errors import CapacityError, OutcomeUnknownError
 from scrapy_ext.answers import RoundTrip
 
 if TYPE_CHECKING:
@@ -157,7 +157,12 @@ class Settlement:
             shared.update(unclaimed)
             self.kept.update(dict.fromkeys(unclaimed, True))
         if claimed:
-            answers = dict(zip(claimed, shared.commit_many(claimed.values()), strict=True))
+            try:
+                kept: Sequence[bool | None] = shared.commit_many(claimed.values())
+            except OutcomeUnknownError as error:
+                # A commit was sent twice, and the claim was over by then.
+                kept = error.results
+            answers = {key: was_kept is True for key, was_kept in zip(claimed, kept, strict=True)}
             # The claim went with data of the server, or another process has it: it is done all the
             # same. If this fails, all of it is sent again.
             if lost := [key for key, was_kept in answers.items() if not was_kept]:

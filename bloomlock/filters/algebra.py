@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask, deliver, elsewhere
-from bloomlock.descriptor import FORGETTING
+from bloomlock.descriptor import DISCARDED
 from bloomlock.effects import ConnectionLost
 from bloomlock.effects import Request as Asked
 from bloomlock.errors import ConfigurationError, FilterLostError
@@ -114,8 +114,8 @@ def _in_generations(
     theirs = yield from elsewhere(other.run, other.state.current())
     for _ in range(TRIES):
         for one, of in ((view, state), (theirs, other.state)):
-            forgets = one.forgotten is not None
-            check_support(FROM_FILTER, of.strategy.name, one.descriptor, forgets=forgets)
+            discards = one.discards
+            check_support(FROM_FILTER, of.strategy.name, one.descriptor, discards=discards)
         if found := differences(view.descriptor, theirs.descriptor):
             raise ConfigurationError(
                 f"filters {state.keys.name!r} and {other.state.keys.name!r} cannot be combined: "
@@ -133,16 +133,16 @@ def _in_generations(
 
 
 def _follow(state: FilterState, view: View) -> Core[View]:
-    yield from _refuse_forgotten(state, view)
+    yield from _refuse_discards(state, view)
     return (yield from follow(state, view))
 
 
-def _refuse_forgotten(state: FilterState, view: View) -> Core[None]:
+def _refuse_discards(state: FilterState, view: View) -> Core[None]:
     """Raise ConfigurationError if items of a generation were forgotten, as a shard says."""
     asked = [ask(shard.key, header_command(shard.key)) for shard in view.shards]
     for (start,) in (yield from in_parallel(asked)):
-        if header_from_bytes(start) == view.header | FORGETTING:
-            check_support(FROM_FILTER, state.strategy.name, forgets=True)
+        if header_from_bytes(start) == view.header | DISCARDED:
+            check_support(FROM_FILTER, state.strategy.name, discards=True)
 
 
 def _changed(changed: int, state: FilterState, other: Other) -> FilterLostError:
@@ -220,6 +220,7 @@ def _merge_group(pair: Pair, group: list[Piece]) -> Core[int]:
             np.frombuffer(bits or b"", np.uint8),
             answers=False,
             waits=True,
+            flagged=False,
         )
         for p, bits in zip(group, found, strict=True)
     ]

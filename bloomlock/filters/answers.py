@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bloomlock.errors import BatchError, CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
 
-from . import forgotten
+from . import tombstones
 from .batches import Chunks, answer_chunk, choose, fail_after, fail_after_adding, take_known
 from .operation import Operation
 
@@ -64,12 +64,12 @@ def _answer_one(
     """Do what Operation does for one item, without its costs where all is as expected."""
     asked = state.ask_near(view) if state.caching is not None else None
     strategy = state.strategy
-    if view.forgotten is None:
+    if not view.discards:
         number, offsets = view.hasher.locate(data)
         segment = yield from strategy.one(view.shards[number], offsets, write=write)
     else:
-        segment = yield from forgotten.ask_one(view, strategy, data, write=write)
-    _, header, missing, error, _ = segment
+        segment = yield from tombstones.ask_one(view, strategy, data, write=write)
+    _, header, missing, error = segment
     if error is None and missing is not None and header == view.header:
         if asked is not None:
             asked.confirm()
@@ -313,7 +313,7 @@ def _ask(
     answers: bool,
 ) -> Core[list[bool]]:
     answered, found = None, None
-    if view.forgotten is None and len(items) <= strategy.few_items(view.hasher):
+    if not view.discards and len(items) <= strategy.few_items(view.hasher):
         # What Operation does, without its costs where all is as expected.
         answered = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
         found = _read_few(view, answered, len(items), write=write)
@@ -328,7 +328,7 @@ def _read_few(view: View, answered: Answered, count: int, *, write: bool) -> lis
     results = [False] * count
     for indices, segments in answered:
         answers: list[bool] = []
-        for _, header, missing, error, _ in segments:
+        for _, header, missing, error in segments:
             if error is not None or not isinstance(missing, list) or header != view.header:
                 return None
             answers += missing if write else map(not_, missing)

@@ -34,7 +34,7 @@ class Parameters:
 
     @property
     def num_bits(self) -> int:
-        """Bits of all shards together, m; with a window those of all cells."""
+        """Bits of all shards together, m; with a window those of all slices."""
         return self._descriptor.num_bits
 
     @property
@@ -131,13 +131,13 @@ class FilterBase(Parameters):
         return self._state.descriptor.origin == CLEAR
 
     @property
-    def forgets(self) -> bool:
-        """Whether items were forgotten by `discard`, as far as this object has heard.
+    def has_discards(self) -> bool:
+        """Whether items were discarded, as far as this object has heard.
 
         Every answer of the server says so; nothing is asked for it.
         """
         view = self._state.view
-        return view is not None and view.forgotten is not None
+        return view is not None and view.discards
 
     @property
     def strategy(self) -> str:

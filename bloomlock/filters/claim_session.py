@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from redis.exceptions import RedisError
 
 from bloomlock.claims import Offered, Place, abandon_claims, commit_claims, renew_claims
-from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.descriptor import HEADER_BYTES, unflagged
 from bloomlock.effects import ConnectionLost, Limit
-from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError
+from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError, OutcomeUnknownError
 from bloomlock.hashing import encode_item
 from bloomlock.locks.options import check_flag, check_lease, check_seconds, milliseconds
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime.clock import boot_clock
-from bloomlock.strategies.cells import bits_of_cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +51,7 @@ LEAVING_SECONDS = 2.0
 """How long an exception waits at most until the item is given back."""
 CLEARED = "the filter was cleared or replaced"
 TAKEN = "another worker claimed the item since, or it was retried or dropped"
+UNKNOWN = "the reply to its commit was lost, and by the next try the claim was over"
 
 
 class ClaimState(StrEnum):
@@ -193,8 +193,10 @@ class ClaimSession:
         state: See ClaimState.
         offer: The item.
         attempts: How often it was claimed, this one included.
-        ended: "committed", "given back" or, at a commit that was refused, "lost"; else empty.
+        ended: "committed", "given back" or, at a commit that was refused, "lost", or "unknown" if
+            it may have been carried out before; else empty.
         hold: The lease; None unless the state is NEW.
+        is_repeated: Whether a commit may have been carried out without an answer.
     """
 
     what = "claim"
@@ -207,6 +209,7 @@ class ClaimSession:
         self.ended = ""
         self.hold: Hold | None = None
         self.busy_until = 0.0
+        self.is_repeated = False
 
     def start(self, owner: Owner, hold: Hold) -> None:
         """Take what a claim that is NEW is ended by, and begin to renew it."""
@@ -233,13 +236,6 @@ class ClaimSession:
     def held(self) -> Held:
         """What names it there."""
         return self._owner.held
-
-    def relocate(self, version: bytes) -> None:
-        """Take note of the version that the item has."""
-        view, held = self._owner.view, self._owner.held
-        usual = view.hasher.locate(self.offer.data)[1]
-        places = packed_places(view, held.id, usual, version)
-        self._owner = self._owner._replace(held=held._replace(places=places))
 
     @property
     def offered(self) -> Offered:
@@ -284,12 +280,22 @@ class ClaimSession:
             raise ClaimError(f"{self.label} is of the process that this one was forked from")
         if self.ended == "lost":
             raise self._lost_error(hold.lost)
+        if self.ended == "unknown":
+            raise self.unknown_error()
         if self.ended:
             raise ClaimError(f"{self.label} was {self.ended} already")
         return hold
 
     def _lost_error(self, why: str) -> ClaimLostError:
         return ClaimLostError(f"{self.label} was lost: {why}")
+
+    def unknown_error(self, results: Sequence[bool | None] = (None,)) -> OutcomeUnknownError:
+        """Return the error for a commit that may have been carried out before it was refused."""
+        return OutcomeUnknownError(
+            f"{self.label} may or may not have been committed: {UNKNOWN} (another worker has the "
+            "item, or it was discarded after it was committed)",
+            list(results),
+        )
 
     def commit(self) -> Core[None]:
         """Set the bits of the item and end the claim."""
@@ -301,12 +307,10 @@ class ClaimSession:
     @property
     def near(self) -> NearCache | None:
         """Where a commit that is about to be sent is kept; None if it is not."""
-        near, view = self._owner.state.near, self._owner.view
-        if near is None or near.header != view.header:
+        near = self._owner.state.near
+        if near is None or unflagged(near.header) != self._owner.view.header:
             return None
-        # A cache that has no answer of the shard does not end with an epoch of it.
-        is_timed = view.descriptor.window is None or near.knows_epoch(self.key)
-        return near if is_timed else None
+        return near
 
     def note_added(self, count: int) -> Core[None]:
         """Take note of how many items this process has added to the filter."""
@@ -314,10 +318,17 @@ class ClaimSession:
         if state.fill.due(count):
             yield from state.fill.look_after_add(self._owner.view)
 
+    @property
+    def is_committed(self) -> bool | None:
+        """Whether the item was committed; None: that is not known."""
+        return None if self.ended == "unknown" else self.ended == "committed"
+
     def note_commit(self, done: bool | None) -> bool:
         """Take the answer to a commit; return whether the item is in the filter."""
         if done:
             self.ended = "committed"
+        elif self.hold is not None and done is False and self.is_repeated:
+            self.hold.lost, self.ended = UNKNOWN, "unknown"
         elif self.hold is not None:
             self.hold.lost = CLEARED if done is None else TAKEN
             self.ended = "lost"
@@ -327,7 +338,7 @@ class ClaimSession:
         self, error: str | BaseException | None = None, *, offer: bool | None = None
     ) -> Core[None]:
         """Give the item back; see `abandon_many`."""
-        if self.ended not in {"given back", "lost"}:
+        if self.ended not in {"given back", "lost", "unknown"}:
             yield from abandon_many([self], error, offer=offer)
 
     def leave(self, error: BaseException | None) -> Core[None]:
@@ -423,20 +434,19 @@ def check_error(error: object) -> str | None:
 
 
 def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
-    """Commit claims; for each whether its item is in the filter, False if the claim was lost."""
-    pending = [one for one in sessions if one.ended not in {"committed", "lost"}]
+    """Commit claims; for each whether its item is in the filter, False if the claim was lost.
+
+    Raises:
+        OutcomeUnknownError: If the commit of one was sent more than once, and is answered by False.
+    """
+    pending = [one for one in sessions if one.ended not in {"committed", "lost", "unknown"}]
     for session in pending:
         session.require()
     for session in pending:
         session.unwatch()
-    # Before it is sent: what is kept later may be that of another epoch of a time window.
+    # Before it is sent: what is kept later may be that of after a discard.
     nears = [session.near for session in pending]
-    try:
-        answers = yield from _commit(pending)
-    except Exception:
-        for session in pending:
-            session.watch()
-        raise
+    answers = yield from _send_commit(pending)
     committed = []
     for session, near, done in zip(pending, nears, answers, strict=True):
         if session.note_commit(done):
@@ -445,7 +455,28 @@ def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
                 near.keep(session.offer.item)
     if committed:
         yield from committed[0].note_added(len(committed))
-    return [one.ended == "committed" for one in sessions]
+    known = [session.is_committed for session in sessions]
+    if None in known:
+        raise sessions[known.index(None)].unknown_error(known)
+    return [is_committed is True for is_committed in known]
+
+
+def _send_commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
+    """Commit claims, and note of which the commit may have been carried out without an answer."""
+    repeated: set[bytes] = set()
+    try:
+        return (yield from _end(sessions, partial(commit_claims, repeated=repeated)))
+    except Exception:
+        for session in sessions:
+            session.watch()
+        raise
+    except BaseException:
+        # What was cut off may have been sent.
+        repeated.update(session.held.token for session in sessions)
+        raise
+    finally:
+        for session in sessions:
+            session.is_repeated |= session.held.token in repeated
 
 
 def abandon_many(
@@ -463,7 +494,7 @@ def abandon_many(
     if offer is not None:
         check_flag("offer", offer)
         wanted = Offered.AT_ONCE if offer else Offered.NEVER
-    pending = [one for one in sessions if one.ended not in {"given back", "lost"}]
+    pending = [one for one in sessions if one.ended not in {"given back", "lost", "unknown"}]
     for session in pending:
         session.require()
     for session in pending:
@@ -477,38 +508,10 @@ def abandon_many(
         session.ended = "given back"
 
 
-def _commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
-    """Commit claims, by the versions that their items have."""
-    answers: dict[ClaimSession, bool | None] = {}
-    left = list(sessions)
-    while left:
-        found = yield from _end(left, commit_claims)
-        again = []
-        for session, answer in zip(left, found, strict=True):
-            if isinstance(answer, bytes):
-                session.relocate(answer)
-                again.append(session)
-            else:
-                answers[session] = answer
-        left = again
-    return [answers[session] for session in sessions]
-
-
-def packed_places(view: View, identity: bytes, usual: Sequence[int], version: bytes) -> bytes:
-    """Return the places of an item, and behind them its version if it has one; see ClaimRequest."""
-    places = view.hasher.relocate(identity, version) if version else usual
-    if isinstance(places, bytes):
-        return bytes([len(version)]) + places
-    if view.descriptor.window is not None:
-        places = bits_of_cells(view.descriptor.window.cell_bits, places)
-    return struct.pack(f">{len(places)}I", *places) + version
-
-
 def place_of(view: View, number: int) -> Place:
     """Return where the claims of a shard lie."""
-    header = view.header.to_bytes(HEADER_BYTES, "big")
-    shard = view.shards[number]
-    return Place(shard.key, header, view.descriptor.window, shard.chain)
+    shard, header = view.shards[number], view.header.to_bytes(HEADER_BYTES, "big")
+    return Place(shard.key, header, view.hasher.num_hashes, shard.slices)
 
 
 def _end(

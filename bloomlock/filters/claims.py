@@ -32,6 +32,7 @@ from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.locks.session import TOKENS
 from bloomlock.parallel import in_parallel
 from bloomlock.runtime.clock import boot_clock
+from bloomlock.strategies.lua import pack_one
 
 from .answers import before_adding, exists_many
 from .claim_session import (
@@ -40,7 +41,6 @@ from .claim_session import (
     Offer,
     Owner,
     check_payload,
-    packed_places,
     place_of,
 )
 from .state import in_one_generation
@@ -51,11 +51,9 @@ if TYPE_CHECKING:
 
     from bloomlock.claims import Place
     from bloomlock.effects import Core
-    from bloomlock.windows import Window
 
     from .claim_session import ClaimOptions, Item, Keeper
     from .generation import View
-    from .near_cache import Asked
     from .state import FilterState
 
 EXPIRED_AT_ONCE = 16
@@ -162,6 +160,7 @@ def _take(state: FilterState, wanted: Sequence[Try], how: How) -> Core[list[Clai
     asked = [*wanted]
 
     def ask(some: Sequence[Try], view: View) -> Core[list[ClaimSession] | None]:
+        check_support(CLAIMS, state.strategy.name, view.descriptor)
         yield from refuse_full(state, view, [one.offer.item for one in some])
         return (yield from _take_in(state, view, some, how))
 
@@ -197,23 +196,7 @@ def _others_unanswered(
 def _take_in(
     state: FilterState, view: View, wanted: Sequence[Try], how: How
 ) -> Core[list[ClaimSession] | None]:
-    """Ask in one generation, by the versions of items; None: a shard is of another one."""
-    while True:
-        made = yield from _take_once(state, view, wanted, how)
-        if made is None or isinstance(made, list):
-            return made
-        if view.forgotten is None:
-            view = state.note_forgetting(view)
-        if view.forgotten is None:
-            return None
-        for identity, version in made.items():
-            view.forgotten.learn(identity, version)
-
-
-def _take_once(
-    state: FilterState, view: View, wanted: Sequence[Try], how: How
-) -> Core[list[ClaimSession] | dict[bytes, bytes] | None]:
-    """Ask once, which may be repeated; or return versions that items have, by their ids."""
+    """Ask in one generation; None: a shard is of another one."""
     asked = state.ask_near(view)
     requests, places = _requests(view, wanted, how)
     sent = boot_clock()
@@ -223,10 +206,9 @@ def _take_once(
     order = [(place, index) for place, indices in places.items() for index in indices]
     if None in answers:
         return None
-    if others := _other_versions([requests[index].id for _, index in order], answers):
-        return others
+    _hear(state, view, answers)
     made: dict[int, ClaimSession] = {}
-    seen: list[tuple[Place, Item, int]] = []
+    seen: list[Item] = []
     for (place, index), answer in zip(order, answers, strict=True):
         if answer is None or answer.outcome is Outcome.GONE:
             continue
@@ -243,27 +225,18 @@ def _take_once(
             owner = Owner(state, view, place, held, how.keeper, offered)
             session.start(owner, hold)
         elif answer.outcome is Outcome.SEEN:
-            seen.append((place, offer.item, answer.at_us))
+            seen.append(offer.item)
     if asked is not None:
-        _keep(state, asked, seen, view.descriptor.window)
+        if state.keeps_found:
+            asked.near.keep_many(seen)
+        asked.confirm()
     return [made[index] for index in sorted(made)]
 
 
-def _keep(
-    state: FilterState,
-    asked: Asked,
-    seen: Sequence[tuple[Place, Item, int]],
-    window: Window | None,
-) -> None:
-    """Keep items that were seen: where, what, and when by the server's clock."""
-    if window is not None:
-        for place, _, at_us in seen:
-            asked.near.note_epoch(place.bits_key, *window.end_of_epoch(at_us, asked.since))
-    if state.keeps_found:
-        asked.near.keep_many([item for _, item, _ in seen])
-    # With a window what does not say what the server's clock is confirms nothing.
-    if seen or window is None:
-        asked.confirm()
+def _hear(state: FilterState, view: View, answers: Sequence[Answer | None]) -> None:
+    """Note discarded items, which ends what is kept, before an answer of this call would be."""
+    if not view.discards and any(answer is not None and answer.discards for answer in answers):
+        state.note_discards(view)
 
 
 def _requests(
@@ -279,30 +252,20 @@ def _requests(
     return requests, {place_of(view, number): indices for number, indices in by_shard.items()}
 
 
-def _other_versions(ids: Sequence[bytes], answers: Sequence[Answer | None]) -> dict[bytes, bytes]:
-    """Return the versions of items that were not asked for by them."""
-    return {
-        item_id: answer.version
-        for item_id, answer in zip(ids, answers, strict=True)
-        if answer is not None and answer.outcome is Outcome.OTHER
-    }
-
-
 def _request(view: View, one: Try, how: How) -> tuple[int, ClaimRequest]:
     """Return the shard of an item and what is asked there."""
     number, offsets = view.hasher.locate(one.offer.data)
     identity = view.hasher.identify(one.offer.data)
-    version = view.forgotten.version_of(identity) if view.forgotten is not None else b""
     return number, ClaimRequest(
         identity,
         one.token,
-        packed_places(view, identity, offsets, version),
+        # With slices what stands for the offsets is the item.
+        offsets if isinstance(offsets, bytes) else pack_one(offsets),
         how.options.lease_ms,
         how.options.max_attempts,
         b"" if how.only_expired else one.offer.carried(),
         how.channel,
         how.only_expired,
-        view.forgotten is not None,
     )
 
 
@@ -388,7 +351,7 @@ class Expired:
 
     def _look(self, view: View) -> Core[bool | None]:
         """Look for more from where the last were found; False: there are none."""
-        check_support(CLAIMS, self._state.strategy.name)
+        check_support(CLAIMS, self._state.strategy.name, view.descriptor)
         for number in range(self._shard, len(view.shards)):
             found = yield from find_expired(place_of(view, number), self._at_once)
             if found is None:

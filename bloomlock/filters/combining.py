@@ -19,6 +19,7 @@ from bloomlock.effects import ConnectionLost
 from bloomlock.keys import merge_keys
 from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script
+from bloomlock.sizing import FIRST_BYTE
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import WHOLE_BYTES
 
@@ -81,12 +82,12 @@ def pieces(shards: int, size: int, *, travels: bool) -> list[list[Piece]]:
 
     >>> pieces(2, 100, travels=False)
     [[Piece(shard=0, first=0, last=99), Piece(shard=1, first=0, last=99)]]
-    >>> [piece.first for group in pieces(1, 8 + 5 * 2**20, travels=True) for piece in group][:2]
-    [8, 1048584]
+    >>> [piece.first for group in pieces(1, 24 + 5 * 2**20, travels=True) for piece in group][:2]
+    [24, 1048600]
     """
     most = TRAVELLING_BYTES if travels else PART_BYTES
-    if travels or size > WHOLE_BYTES + HEADER_BYTES:
-        starts = range(HEADER_BYTES, size, most)
+    if travels or size > WHOLE_BYTES + FIRST_BYTE:
+        starts = range(FIRST_BYTE, size, most)
         parts = [(first, min(first + most, size) - 1) for first in starts]
     else:
         most, parts = WHOLE_BYTES, [(0, size - 1)]
@@ -97,7 +98,7 @@ def pieces(shards: int, size: int, *, travels: bool) -> list[list[Piece]]:
             piece = Piece(shard, first, last)
             if piece.num_bytes > room:
                 groups.append([])
-                room = most + HEADER_BYTES
+                room = most + FIRST_BYTE
             groups[-1].append(piece)
             room -= piece.num_bytes
     return groups

@@ -13,23 +13,21 @@ from typing import TYPE_CHECKING
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import (
-    FORGETTING,
+    DISCARDED,
     HEADER_BYTES,
     generation_of,
-    says_forgotten,
-    slices_of,
+    has_discards,
     unflagged,
-    with_slices,
-    without_slices,
 )
 from bloomlock.keys import PREPARED_SECONDS, native_key
 from bloomlock.native import EXPANSION
-from bloomlock.sizing import shard_capacity
-from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.sizing import FIRST_BYTE, shard_capacity
+from bloomlock.slices import slices_in
+from bloomlock.strategies.base import header_command, header_from_bytes, start_command
 
 from . import combining
-from .counting import Counted, count_bitmaps, count_cells, count_servers_own, count_slices
-from .versions import copy_table
+from .counting import Counted, count_bitmaps, count_servers_own, count_slices
+from .tombstones import copy_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,13 +44,15 @@ class Contents(ABC):
 
     Attributes:
         is_counted: Whether the server keeps count of the items.
+        is_sorted: Whether the set of tombstones is sorted, by epochs.
     """
 
     is_counted = False
+    is_sorted = False
 
     @abstractmethod
-    def string_bytes(self, descriptor: Descriptor, header: int = 0) -> int:
-        """Return the length of a shard's string with this header; 0: that has not grown."""
+    def string_bytes(self, descriptor: Descriptor, slices: int = 1) -> int:
+        """Return the length of a shard's string; of one that grows, with a number of slices."""
 
     def keys(self, key: str, header: int) -> tuple[str, ...]:  # noqa: ARG002 - all is in the string
         """Return the keys of a shard with this header, beside its string."""
@@ -80,9 +80,9 @@ class Contents(ABC):
 class Bitmap(Contents):
     """A bitmap behind the header, in the same string."""
 
-    def string_bytes(self, descriptor: Descriptor, header: int = 0) -> int:
+    def string_bytes(self, descriptor: Descriptor, slices: int = 1) -> int:
         """See Contents.string_bytes."""
-        return descriptor.string_bytes_with(header)
+        return descriptor.string_bytes(slices)
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Contents.count.
@@ -93,19 +93,30 @@ class Bitmap(Contents):
         return count_bitmaps(descriptor, shards)
 
     def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
-        """See Contents.copy; what was forgotten before is forgotten in the copy."""
+        """See Contents.copy; what was discarded before is discarded in the copy."""
         size = self.string_bytes(target)
-        if (yield from self._copy_string(source, prepared, target.header, size)):
+        if (yield from self._copy_as_flagged(source, prepared, target, size)):
             return True
-        flagged = source._replace(header=source.header | FORGETTING)
+        flagged = source._replace(header=source.header | DISCARDED)
         (start,) = yield from ask(source.key, header_command(source.key))
         if header_from_bytes(start) != flagged.header:
             return False
-        # Bits that are read after the versions have all that these stand for.
-        yield from copy_table(source, prepared)
-        if not (yield from self._copy_string(flagged, prepared, target.header, size)):
+        return (yield from self._copy_as_flagged(flagged, prepared, target, size))
+
+    def _copy_as_flagged(
+        self, source: Shard, prepared: str, target: Descriptor, size: int
+    ) -> Core[bool]:
+        """Copy bits, and tombstones if the header of the source has the flag; else as _copy_string.
+
+        The tombstones come first: then the bits that are read have all that these stand for.
+        """
+        if not has_discards(source.header):
+            return (yield from self._copy_string(source, prepared, target.header, size))
+        if not (yield from copy_set(source, prepared, target.header, is_sorted=self.is_sorted)):
             return False
-        yield from ask(prepared, set_header(prepared, target.header | FORGETTING))
+        if not (yield from self._copy_string(source, prepared, target.header, size)):
+            return False
+        yield from ask(prepared, set_header(prepared, target.header | DISCARDED))
         return True
 
     def _copy_string(self, source: Shard, prepared: str, header: int, size: int) -> Core[bool]:
@@ -128,7 +139,7 @@ class Bitmap(Contents):
 
     def _copy_through_client(self, source: Shard, prepared: str, size: int) -> Core[bool]:
         """Copy a shard where the server runs no scripts, or the keys lie in different slots."""
-        for start in range(HEADER_BYTES, size, COPIED_BYTES_PER_TRIP):
+        for start in range(FIRST_BYTE, size, COPIED_BYTES_PER_TRIP):
             end = min(start + COPIED_BYTES_PER_TRIP, size) - 1
             chunk, header = yield from ask(
                 source.key,
@@ -145,44 +156,43 @@ class Bitmap(Contents):
         return True
 
 
-class Cells(Bitmap):
-    """Cells of slices behind header and state, for a time window."""
-
-    def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
-        """See Contents.count; what was added in two slices counts twice.
-
-        Cost: at most 64 KiB of each shard are read; one round trip.
-        """
-        return count_cells(descriptor, shards)
-
-
 class Slices(Bitmap):
-    """The slices of a filter that grows, one behind the other in the same string."""
+    """Several bitmaps behind the header, in the same string."""
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
-        """See Contents.count. An item is in one slice, so those of all slices are added up."""
+        """See Contents.count; what was added in two slices of a window counts twice."""
         return count_slices(descriptor, shards)
 
     def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
-        """See Contents.copy; again if the shard grows meanwhile, or the first item is forgotten."""
-        before = 0
-        while True:
-            (start,) = yield from ask(source.key, header_command(source.key))
-            header = header_from_bytes(start)
-            if without_slices(unflagged(header)) != source.header or header == before:
+        """See Contents.copy; once again where the shard gets the flag of discards meanwhile.
+
+        The state comes first. What is added to a slice that it does not name is in no copy.
+        """
+        for _ in range(2):
+            (start,) = yield from ask(source.key, start_command(source.key))
+            header = header_from_bytes(start[:HEADER_BYTES])
+            if unflagged(header) != source.header or len(start) < FIRST_BYTE:
                 return False
-            copied = with_slices(target.header, slices_of(header))
-            size = self.string_bytes(target, copied)
-            yield from lengthen(prepared, target, slices_of(header))
-            if says_forgotten(header):
-                # Bits that are read after the versions have all that these stand for.
-                yield from copy_table(source, prepared)
-            found = source._replace(header=header)
-            if (yield from self._copy_string(found, prepared, copied, size)):
-                if says_forgotten(header):
-                    yield from ask(prepared, set_header(prepared, copied | FORGETTING))
+            size = self.string_bytes(target, slices_in(start) if target.growth else 1)
+            yield from lengthen(prepared, size)
+            yield from ask(
+                prepared,
+                encode_command("SETRANGE", prepared, HEADER_BYTES, start[HEADER_BYTES:]),
+                encode_command("EXPIRE", prepared, PREPARED_SECONDS),
+            )
+            if (
+                yield from self._copy_as_flagged(
+                    source._replace(header=header), prepared, target, size
+                )
+            ):
                 return True
-            before = header
+        return False
+
+
+class Ring(Slices):
+    """The slices of a time window."""
+
+    is_sorted = True
 
 
 class ServersOwn(Contents):
@@ -193,7 +203,7 @@ class ServersOwn(Contents):
     def string_bytes(
         self,
         descriptor: Descriptor,  # noqa: ARG002 - the header alone
-        header: int = 0,  # noqa: ARG002
+        slices: int = 1,  # noqa: ARG002
     ) -> int:
         """See Contents.string_bytes."""
         return HEADER_BYTES
@@ -222,25 +232,20 @@ def set_header(key: str, header: int) -> bytes:
     return encode_command("SETRANGE", key, 0, header.to_bytes(HEADER_BYTES, "big"))
 
 
-def lengthen(key: str, target: Descriptor, slices: int) -> Core[None]:
-    """Give a prepared shard of a filter that grows the length and the header of so many slices.
+def lengthen(key: str, size: int) -> Core[None]:
+    """Give a prepared shard of a filter that grows a length at least.
 
-    In two requests, so that none of them makes a whole shard of a key that is in its place already.
+    Without a header, so that it makes no whole shard of a key that is in its place already.
     """
-    header = with_slices(target.header, slices)
-    size = target.string_bytes_with(header)
     expiry = encode_command("EXPIRE", key, PREPARED_SECONDS)
     yield from ask(key, encode_command("SETRANGE", key, size - 1, b"\0"), expiry)
-    yield from ask(key, set_header(key, header), expiry)
 
 
-BITMAP, CELLS, SLICES, SERVERS_OWN = Bitmap(), Cells(), Slices(), ServersOwn()
+BITMAP, SLICES, RING, SERVERS_OWN = Bitmap(), Slices(), Ring(), ServersOwn()
 
 
 def contents_of(descriptor: Descriptor) -> Contents:
     """Return what the shards of a filter are."""
-    if descriptor.window is not None:
-        return CELLS
     if descriptor.slices:
-        return SLICES
+        return SLICES if descriptor.window is None else RING
     return SERVERS_OWN if descriptor.is_native else BITMAP

@@ -128,7 +128,7 @@ def time_left(keys: FilterKeys, view: View) -> Core[int | None]:
     left_ms, start = yield from ask(
         first.key, encode_command("PTTL", keys.meta), header_command(first.key)
     )
-    there = left_ms >= -1 and first.has_header(plain_header(start))
+    there = left_ms >= -1 and plain_header(start) == first.header
     return int(left_ms) if there else None
 
 

@@ -4,23 +4,21 @@ r"""What the bytes of a filter's file mean. Pure.
     {"capacity": "1000", ...}\n       descriptor and length of the file, as JSON
     6f3b...\n                         SHA-256 of the two lines above, in hexadecimal
     zeros up to 4096 bytes
-    image of shard 0                  eight zero bytes, then the bits, or cells, as in Redis
+    image of shard 0                  eight zero bytes, then 16 of state and the bits, as in Redis
     zeros up to the next multiple of 4096
     image of shard 1, and so on; the last is filled up too
     SHA-256 of each 65536 bytes from byte 4096 to here
     SHA-256 of the first 4096 bytes and of these sums, 32 bytes
 
-Of a filter that grows the JSON has how many shards have one slice, two and so on ("3,1"), and the
-eighth byte of an image is how many slices there are beside the first.
+Of a filter that grows the JSON has how many shards have one slice, two and so on ("3,1").
 
-Of a filter of which items were forgotten the JSON says of how many, and behind the images are the
-tables of the shards, one behind the other:
+Of a filter with discarded items the JSON says how many there are, and behind the images are the
+tombstones of the shards, one table behind the other:
 
-    8 bytes       how many items the table has
-    8 bytes       how often an item of the shard was forgotten
-    6 bytes       zero
-    16 + 6 bytes  identity and version of an item, and so on
+    24 bytes      how many items the table has
+    16 + 8 bytes  the identity of an item, and the epoch (0 without a time window), and so on
     zeros up to the next multiple of 4096, behind the last table
+
 `head -3` shows what a file holds.
 """
 
@@ -32,14 +30,14 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bloomlock.descriptor import HEADER_BYTES, READY, slices_of
+from bloomlock.descriptor import READY
 from bloomlock.errors import BloomlockError, ConfigurationError
+from bloomlock.hash_keys import DIGEST_BYTES
+from bloomlock.slices import slices_in
 from bloomlock.stored_descriptor import FIELDS, decode, encode
 
-from .versions import RECORD_BYTES, table_bytes
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bloomlock.descriptor import Descriptor
 
@@ -51,8 +49,10 @@ PAGE = 4096
 BLOCK_BYTES = 64 * 1024
 """Bytes that have a checksum of their own."""
 SUM_BYTES = 32
+RECORD_BYTES = DIGEST_BYTES + 8
+"""Bytes of an item in a table, and of the number before the first."""
 _SHARDS_BY_SLICES = "shards_by_slices"
-_FORGOTTEN = "forgotten"
+_DISCARDED = "discarded"
 CHANGED = b"changed in place".ljust(SUM_BYTES)
 """Stands for the last checksum of a file that may have been changed since it was written."""
 
@@ -79,31 +79,31 @@ class Images(NamedTuple):
         lengths: Bytes of an image, by how many slices its shard has; of a filter that does not
             grow all have one.
         shards: How many shards have one slice, two, and so on.
-        forgotten: How many items the tables have; None: there are none.
+        discarded: How many items the tables have; None: there are none.
     """
 
     lengths: tuple[int, ...]
     shards: tuple[int, ...]
-    forgotten: int | None = None
+    discarded: int | None = None
 
     @classmethod
-    def of(cls, descriptor: Descriptor, headers: Iterable[int] = ()) -> Images:
+    def of(cls, descriptor: Descriptor, starts: Iterable[bytes] = ()) -> Images:
         """Return those of a filter.
 
         Args:
             descriptor: Its parameters.
-            headers: Those of all shards; of a filter that does not grow none is needed.
+            starts: The first bytes of all shards; of a filter that does not grow none is needed.
         """
-        if not descriptor.slices:
-            return cls((descriptor.string_bytes,), (descriptor.size.shards,))
-        found = Counter(map(slices_of, headers))
+        if descriptor.growth is None:
+            return cls((descriptor.string_bytes(),), (descriptor.size.shards,))
+        found = Counter(map(slices_in, starts))
         counts = tuple(found[number] for number in range(1, len(descriptor.slices) + 1))
         return cls(tuple(part.end_byte for part in descriptor.slices), counts)
 
     @property
     def num_images(self) -> int:
         """How many images and tables there are."""
-        return sum(self.shards) * (1 if self.forgotten is None else 2)
+        return sum(self.shards) * (1 if self.discarded is None else 2)
 
     @property
     def num_bytes(self) -> int:
@@ -125,9 +125,9 @@ class Images(NamedTuple):
 
     @property
     def _table_bytes(self) -> int:
-        if self.forgotten is None:
+        if self.discarded is None:
             return 0
-        return RECORD_BYTES * (sum(self.shards) + self.forgotten)
+        return RECORD_BYTES * (sum(self.shards) + self.discarded)
 
     @property
     def most_slices(self) -> int:
@@ -136,7 +136,7 @@ class Images(NamedTuple):
 
     def slices_of(self, start: bytes | memoryview) -> int:
         """Return how many slices the shard has whose image begins with these bytes."""
-        return 1 + start[HEADER_BYTES - 1] if len(self.lengths) > 1 else 1
+        return slices_in(start) if len(self.lengths) > 1 else 1
 
     def is_table(self, image: int) -> bool:
         """Return whether that is the number of a table."""
@@ -154,9 +154,18 @@ class Images(NamedTuple):
         return self.lengths[slices - 1] if slices <= len(self.lengths) else None
 
 
-def image_start(header: int) -> bytes:
-    """Return what an image has in place of the header of its shard."""
-    return (slices_of(header) - 1).to_bytes(HEADER_BYTES, "big")
+def encode_table(records: Sequence[bytes]) -> bytes:
+    r"""Return the tombstones of a shard as a file has them.
+
+    >>> encode_table([b"i" * 16 + b"e" * 8])[-26:]
+    b'\x00\x01iiiiiiiiiiiiiiiieeeeeeee'
+    """
+    return len(records).to_bytes(RECORD_BYTES, "big") + b"".join(records)
+
+
+def table_bytes(head: bytes | memoryview) -> int:
+    """Return the length of a table that begins with these bytes."""
+    return RECORD_BYTES * (1 + int.from_bytes(head[:RECORD_BYTES], "big"))
 
 
 class BlockSums:
@@ -208,10 +217,10 @@ def encode_header(descriptor: Descriptor, images: Images) -> bytes:
     """Return the first page of a file."""
     fields: dict[str, Any] = encode(descriptor.with_generation(1, READY))
     fields["bytes"] = file_bytes(images)
-    if descriptor.slices:
+    if descriptor.growth is not None:
         fields[_SHARDS_BY_SLICES] = ",".join(map(str, images.shards))
-    if images.forgotten is not None:
-        fields[_FORGOTTEN] = images.forgotten
+    if images.discarded is not None:
+        fields[_DISCARDED] = images.discarded
     lines = b"%s%d\n%s\n" % (MAGIC, FORMAT, json.dumps(fields).encode())
     header = b"%s%s\n" % (lines, hashlib.sha256(lines).hexdigest().encode())
     return header.ljust(PAGE, b"\0")
@@ -241,10 +250,10 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         if descriptor.is_native:
             raise ConfigurationError("a native filter has no bits to be kept in a file")
         images = Images.of(descriptor)
-        if descriptor.slices:
+        if descriptor.growth is not None:
             images = images._replace(shards=_read_counts(descriptor, fields[_SHARDS_BY_SLICES]))
-        if _FORGOTTEN in fields:
-            images = images._replace(forgotten=_read_forgotten(fields[_FORGOTTEN]))
+        if _DISCARDED in fields:
+            images = images._replace(discarded=_read_discarded(fields[_DISCARDED]))
     except (
         BloomlockError,
         ValueError,
@@ -270,7 +279,7 @@ def _read_counts(descriptor: Descriptor, text: str) -> tuple[int, ...]:
     return counts
 
 
-def _read_forgotten(number: object) -> int:
+def _read_discarded(number: object) -> int:
     if type(number) is not int or number < 0:
-        raise ConfigurationError(f"{_FORGOTTEN} is {number!r:.80}")
+        raise ConfigurationError(f"{_DISCARDED} is {number!r:.80}")
     return number

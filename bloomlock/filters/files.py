@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.hash_keys import check_key, key_difference
+from bloomlock.sizing import FIRST_BYTE
 
 from .file_format import (
     BLOCK_BYTES,
     CHANGED,
     PAGE,
+    RECORD_BYTES,
     SUM_BYTES,
     BlockSums,
     Images,
@@ -26,7 +27,6 @@ from .file_format import (
     file_bytes,
     read_header,
 )
-from .versions import RECORD_BYTES
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -179,7 +179,7 @@ class FileReader:
         start = self._sums.place - self._starts[image]
         data = b""
         if not start:
-            data = self._take(RECORD_BYTES if is_table else HEADER_BYTES)
+            data = self._take(RECORD_BYTES if is_table else FIRST_BYTE)
             length = self.images.length_of(image, data)
             left = self.images.end_of_last - self._starts[image]
             is_last_table = is_table and image == self.images.num_images - 1
@@ -286,7 +286,7 @@ class FileInfo:
         shards: How many.
         window: How long it remembers items; None: for ever.
         grows: Whether it grows.
-        forgotten: Items that were forgotten (`discard`), as many as have a version.
+        discarded: Items that were discarded and not added since.
         num_bytes: Length of the file.
     """
 
@@ -295,7 +295,7 @@ class FileInfo:
     shards: int
     window: timedelta | None
     grows: bool
-    forgotten: int
+    discarded: int
     num_bytes: int
 
 
@@ -332,8 +332,8 @@ def verify_file(path: FilePath, *, key: str | bytes | Literal[True] | None = Non
             error_rate=descriptor.error_rate,
             shards=descriptor.size.shards,
             window=None if descriptor.window is None else descriptor.window.length,
-            grows=bool(descriptor.slices),
-            forgotten=reader.images.forgotten or 0,
+            grows=descriptor.growth is not None,
+            discarded=reader.images.discarded or 0,
             num_bytes=reader.num_bytes,
         )
     finally:

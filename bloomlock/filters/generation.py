@@ -10,14 +10,13 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bloomlock.descriptor import FORGETTING, GENERATION_BITS, SLICE_BITS
-from bloomlock.shard_hashing import Chained
+from bloomlock.descriptor import DISCARDED, GENERATION_BITS
 from bloomlock.sizing import FIRST_BIT
-from bloomlock.strategies import Chain, Shard
+from bloomlock.slices import SlicedHasher, SliceState
+from bloomlock.strategies import Shard
 from bloomlock.strategies.bitmap import image_bytes
 
 from .contents import contents_of
-from .versions import KnownVersions
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
@@ -38,8 +37,8 @@ class View:
         shards: Where the bits are.
         contents: What the shards hold.
         image_bytes: Length of all shards' strings together.
-        forgotten: What is known of items that were forgotten; None: the headers say of none that
-            it was, as far as this object has heard.
+        discards: Whether a header said that there are discarded items, as far as this object has
+            heard.
     """
 
     descriptor: Descriptor
@@ -48,38 +47,40 @@ class View:
     shards: tuple[Shard, ...]
     contents: Contents
     image_bytes: int
-    forgotten: KnownVersions | None = None
+    discards: bool = False
 
     @classmethod
     def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
         """Return the view of the generation that a descriptor describes."""
         header, size = descriptor.header, descriptor.size
         digits = len(str(FIRST_BIT + size.shard_bits - 1))
-        bits = size.shard_bits * descriptor.cell_bits
+        bits = size.shard_bits
         shards = tuple(Shard(keys.bits(n), header, digits, bits) for n in range(size.shards))
         whole = sum(map(image_bytes, shards))
         contents = contents_of(descriptor)
         hasher = descriptor.hasher()
-        if isinstance(hasher, Chained):
-            shards = tuple(shard._replace(chain=Chain(hasher)) for shard in shards)
-        made = cls(descriptor, header, hasher, shards, contents, whole)
-        return made.with_forgotten() if descriptor.forgets else made
+        if isinstance(hasher, SlicedHasher):
+            shards = tuple(shard._replace(slices=SliceState(hasher)) for shard in shards)
+        return cls(descriptor, header, hasher, shards, contents, whole, descriptor.discards)
 
-    def with_forgotten(self) -> View:
-        """Return the same for an object that has heard of items that were forgotten."""
-        also = self.header | FORGETTING
-        shards = tuple(shard._replace(also=also) for shard in self.shards)
-        return replace(self, shards=shards, forgotten=KnownVersions())
+    def with_discards(self) -> View:
+        """Return the same for an object that has heard of discarded items."""
+        return replace(self, discards=True)
+
+    def in_slices(self) -> tuple[tuple[Shard, ...], SlicedHasher]:
+        """Return shards and hasher as of a filter with slices; a plain one has one."""
+        if isinstance(self.hasher, SlicedHasher):
+            return self.shards, self.hasher
+        hasher = self.descriptor.sliced_hasher()
+        state = SliceState(hasher)
+        return tuple(shard._replace(slices=state) for shard in self.shards), hasher
 
     @property
     def answers_header(self) -> int:
         """What names the answers that may be kept while this is the view."""
-        return self.header if self.forgotten is None else self.header | FORGETTING
+        return self.header | DISCARDED if self.discards else self.header
 
 
 def new_generation() -> int:
-    """Return a generation that no other clear or creation will get; never 0.
-
-    Its lowest bits are 0: those of a shard's header are the number of its slices.
-    """
-    return secrets.randbelow(2 ** (GENERATION_BITS - SLICE_BITS) - 1) + 1 << SLICE_BITS
+    """Return a generation that no other clear or creation will get; never 0."""
+    return secrets.randbelow(2**GENERATION_BITS - 1) + 1

@@ -1,9 +1,8 @@
 """When a filter grows: a client that finds the newest slice of a shard full adds the next one.
 
-Shards grow one by one. What a shard has is in its string and its header alone, so no step is
-between two shards, and a client that dies leaves nothing to be completed. Of several clients that
-find a slice full one adds the next: the script compares the header, and a slice that was full as
-the newest is full for ever in its generation.
+Shards grow one by one. What a shard has is in its string alone, so no step is between two shards,
+and a client that dies leaves nothing to be completed. Of several clients that find a slice full one
+adds the next: the script compares the header and the number of slices.
 """
 
 from __future__ import annotations
@@ -13,19 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.descriptor import (
-    HEADER_BYTES,
-    slices_of,
-    unflagged,
-    with_slices,
-    without_slices,
-)
+from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost
-from bloomlock.errors import ConfigurationError
+from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
-from bloomlock.sizing import estimate_count
-from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.sizing import FIRST_BYTE, estimate_count
+from bloomlock.slices import slices_in
+from bloomlock.strategies.base import plain_header, start_command
+from bloomlock.strategies.sliced import state_of, too_many_slices
 
 from .fill import FRESH_SECONDS, SHARES, FillWatch
 from .room import check_room
@@ -33,6 +28,7 @@ from .room import check_room
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bloomlock.commands import Replies
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
@@ -52,7 +48,7 @@ SHARDS_AT_A_LOOK = 64
 NEARLY_FULL = 0.9
 """From there on all shards are looked at."""
 
-_GROW = Script("grow")
+_GROW = Script("header", "grow")
 
 
 class _Looked(NamedTuple):
@@ -60,13 +56,13 @@ class _Looked(NamedTuple):
 
     Attributes:
         shard: Which.
-        header: Its header.
+        slices: How many slices it has.
         items: Items in its newest slice, estimated.
         left: Items that this slice still takes before it is full.
     """
 
     shard: Shard
-    header: int
+    slices: int
     items: float
     left: float
 
@@ -115,7 +111,7 @@ class GrowthWatch(FillWatch):
             ):
                 shards = view.shards
                 continue
-            may_grow = [one for one in full if slices_of(one.header) < len(slices)]
+            may_grow = [one for one in full if one.slices < len(slices)]
             if not may_grow or not (yield from self._grow(view, may_grow)):
                 break
         self._draw(view, looked)
@@ -130,33 +126,38 @@ class GrowthWatch(FillWatch):
 
     def _look_at(self, view: View, shard: Shard) -> Core[_Looked | None]:
         """Estimate the items in the newest slice; None if the shard is of another generation."""
-        if shard.chain is None:
-            raise TypeError(f"the shard {shard.key!r} has no slices")
+        state = state_of(shard)
         while True:
-            count = shard.chain.count
+            count = state.count
             part = view.descriptor.slices[count - 1]
             self._samples += 1
-            length = part.end_byte - part.first_byte
-            pieces = max(1, length // SAMPLE_BYTES)
+            pieces = max(1, part.size // SAMPLE_BYTES)
             first = part.first_byte + self._samples * 7919 % pieces * SAMPLE_BYTES
-            size = min(SAMPLE_BYTES, length)
-            bits, start = yield from ask(
+            size = min(SAMPLE_BYTES, part.size)
+            bits, length, start = yield from ask(
                 shard.key,
                 encode_command("BITCOUNT", shard.key, first, first + size - 1),
-                header_command(shard.key),
+                encode_command("STRLEN", shard.key),
+                start_command(shard.key),
             )
-            header = header_from_bytes(start)
-            if not view.descriptor.has_header(unflagged(header)):
+            if len(start) < FIRST_BYTE or plain_header(start[:HEADER_BYTES]) != shard.header:
                 return None
-            shard.chain.learn(header)
-            if shard.chain.count == count:
+            if (found := slices_in(start)) > len(view.descriptor.slices):
+                raise too_many_slices(shard.key, found)
+            state.learn(found)
+            if length < view.descriptor.string_bytes(found):
+                raise FilterMismatchError(
+                    f"filter {self._name!r} is damaged: its string {shard.key!r} has {length} "
+                    f"bytes, too few for {found} slices; delete the filter to start again"
+                )
+            if state.count == count:
                 filled = bits / min(8 * size, part.bits) * part.bits
                 items = estimate_count(filled, part.bits, part.num_hashes)
-                return _Looked(shard, header, items, part.full_at - items)
+                return _Looked(shard, count, items, part.full_at - items)
 
     def _grow(self, view: View, full: Sequence[_Looked]) -> Core[bool]:
         """Add a slice to each of some shards; False if the server has not the memory."""
-        most = max(slices_of(one.header) for one in full)
+        most = max(one.slices for one in full)
         try:
             yield from check_room(
                 self._keys,
@@ -169,15 +170,16 @@ class GrowthWatch(FillWatch):
             logger.warning("filter %r cannot grow: %s", self._name, error)
             return False
         replies = yield from in_parallel([_add_slice(view, one) for one in full])
-        for one, reply in zip(full, replies, strict=True):
+        for one, (reply,) in zip(full, replies, strict=True):
             if isinstance(reply, ConnectionLost):
                 raise reply.cause from None
             if isinstance(reply, Exception):
                 self._no_room = str(reply)
                 logger.warning("filter %r cannot grow: %s", self._name, reply)
                 return False
-            if one.shard.chain is not None:
-                one.shard.chain.learn(header_from_bytes(reply))
+            _, *count = reply
+            if count:
+                state_of(one.shard).learn(*count)
         logger.info(
             "filter %r has grown: %d shards have %d slices", self._name, len(full), most + 1
         )
@@ -187,7 +189,7 @@ class GrowthWatch(FillWatch):
         """Draw the conclusions from a look."""
         slices, count = view.descriptor.slices, len(view.shards)
         least = min(looked, key=lambda one: one.left)
-        number = slices_of(least.header)
+        number = least.slices
         free = count * max(0.0, least.left)
         self._until_look = max(1, int(free) // SHARES, int(count * least.items) // FINEST)
         self.full = self.refusing = least.left <= 0
@@ -198,14 +200,8 @@ class GrowthWatch(FillWatch):
             self._say((before + ratio * slices[-1].capacity) / most, most, "no new items are added")
 
 
-def _add_slice(view: View, one: _Looked) -> Core[bytes | Exception]:
-    count = slices_of(one.header)
-    grown = with_slices(without_slices(one.header), count + 1)
-    arguments: list[str | bytes | int] = [
-        one.header.to_bytes(HEADER_BYTES, "big"),
-        grown.to_bytes(HEADER_BYTES, "big"),
-        view.descriptor.string_bytes_with(grown) - 1,
-    ]
-    (reply,) = yield from _GROW.call([([one.shard.key], arguments)], repeatable=True)
-    answer: bytes | Exception = reply
-    return answer
+def _add_slice(view: View, one: _Looked) -> Core[Replies]:
+    header = view.header.to_bytes(HEADER_BYTES, "big")
+    length = view.descriptor.string_bytes(one.slices + 1)
+    call = ([one.shard.key], (header, one.slices, length - 1))
+    return _GROW.call([call], repeatable=True)

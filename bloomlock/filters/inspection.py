@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.keys import forgotten_key
+from bloomlock.keys import discards_key
 from bloomlock.parallel import in_parallel
 
 from .claims import ClaimCounts, count_claims
@@ -52,8 +52,8 @@ class FilterInfo:
             there was none yet.
         claims: The claims of this generation, by what became of them.
         window: How long an item is remembered at least; None: for ever.
-        forgotten: How often any item was forgotten (`discard`); each time takes room of the
-            capacity, and does not count in estimated_count.
+        discarded: Items that were discarded and not added since; their bits take room of the
+            capacity, and they do not count in estimated_count.
         growth: By which factor a slice is for more items than the one before; None: it does not
             grow.
         up_to: Items that a filter that grows can hold; None if it does not grow.
@@ -78,7 +78,7 @@ class FilterInfo:
     route: str = ""
     claims: ClaimCounts = field(default_factory=ClaimCounts)
     window: timedelta | None = None
-    forgotten: int = 0
+    discarded: int = 0
     growth: int | None = None
     up_to: int | None = None
     slices: int = 1
@@ -114,9 +114,9 @@ class FilterInfo:
             current_error_rate=descriptor.error_rate_at_fill(fill_ratio) if rate is None else rate,
             memory_bytes=memory_bytes,
             window=None if window is None else window.length,
-            forgotten=counted.forgotten,
+            discarded=counted.discarded,
             growth=None if descriptor.growth is None else descriptor.growth.factor,
-            up_to=descriptor.most_items if descriptor.slices else None,
+            up_to=descriptor.most_items if descriptor.growth else None,
             slices=counted.slices,
         )
 
@@ -128,7 +128,7 @@ def info(state: FilterState) -> Core[FilterInfo]:
     trips, and one more for each 128 MiB.
     """
     view, counted = yield from _counted(state)
-    memory = yield from _memory(state, view, tables=counted.forgotten > 0)
+    memory = yield from _memory(state, view, tables=counted.discarded > 0)
     known = FilterInfo.of(view.descriptor, counted, state.keys.name, state.strategy.name, memory)
     claims = yield from count_claims(view)
     return replace(known, route=state.route, claims=claims)
@@ -158,7 +158,7 @@ def _memory(state: FilterState, view: View, *, tables: bool) -> Core[int]:
     keys = [state.keys.meta]
     for shard in view.shards:
         keys += [shard.key, *view.contents.keys(shard.key, view.header)]
-        keys += [forgotten_key(shard.key)] if tables else []
+        keys += [discards_key(shard.key)] if tables else []
     asked = [ask(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
     try:
         sizes = yield from in_parallel(asked)

@@ -438,7 +438,7 @@ def _refuse_what_is_not_here(descriptor: Descriptor) -> None:
     """Raise ConfigurationError for a filter that cannot be in the process."""
     if descriptor.window is not None:
         raise ConfigurationError("window must be None for a filter in the process")
-    if descriptor.slices:
+    if descriptor.growth is not None:
         raise ConfigurationError(
             "a filter that grows (on_full='grow') has no like in the process, which does not"
         )

@@ -144,7 +144,7 @@ class MemoryBits:
         file: MappedFile | None = None,
     ) -> None:
         if images is None:
-            length = descriptor.string_bytes
+            length = descriptor.string_bytes()
             images = [np.zeros(length, np.uint8) for _ in range(descriptor.size.shards)]
         self.images = list(images)
         self._cells = [image.data for image in self.images]

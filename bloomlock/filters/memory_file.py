@@ -90,13 +90,13 @@ def load(
         length = os.fstat(file.fileno()).st_size
         start = file.read(PAGE)
         descriptor, whole = read_header(repr(os.fspath(path)), start, length)
-        if descriptor.window is not None or descriptor.slices:
+        if descriptor.slices:
             kind = "with a time window" if descriptor.window is not None else "that grows"
             raise ConfigurationError(
                 f"{os.fspath(path)!r} holds a filter {kind}, which is in a server only; use "
                 "BloomFilter.import_file"
             )
-        if whole.forgotten is not None:
+        if whole.discarded is not None:
             raise ConfigurationError(
                 f"{os.fspath(path)!r} holds a filter of which items were forgotten (discard), "
                 "which is in a server only; use BloomFilter.import_file"
@@ -115,7 +115,7 @@ def load(
             raise ConfigurationError(
                 f"{os.fspath(path)!r} is damaged: it was cut while it was opened"
             ) from error
-    size = descriptor.string_bytes
+    size = descriptor.string_bytes()
     starts = range(PAGE, whole.end, padded(size))
     images = [np.frombuffer(mapped, np.uint8, size, start) for start in starts]
     return descriptor, images, MappedFile(path, mapped)

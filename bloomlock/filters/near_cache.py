@@ -16,22 +16,17 @@ unnoticed:
                      the headers say so, and that is as good as another generation. From then on a
                      cache answers for max_staleness from when it was made, and another takes its
                      place. Whatever it keeps was asked for after it was made, so it gives no answer
-                     from before a `discard` for longer than max_staleness after that returned.
+                     from before a `discard` for longer than max_staleness after that returned. So
+                     it is with a time window from the first, which ends what it remembers.
     by time          A cache answers only until max_staleness after the moment at which a request
                      was sent whose reply brought its header. Then the next item goes to the
                      server, kept or not, and finds the header, or the clear. A clear that has
                      returned came after that moment, so no answer from before it is given later
                      than max_staleness after it.
 
-    by epoch         In a filter with a time window an item is there until the end of the epoch of
-                     the server's clock in which it was answered, at least. The epochs of all
-                     answers are noted, and a cache answers until the first of their ends, by a
-                     lower bound. A shard that answers in another epoch than it did ends it.
-
 Looking up takes no lock. What several threads change at once is a set of items, or is changed by
 one assignment, any order of which leaves one of the states above: at worst an item is forgotten, or
-a deadline is nearer than it had to be. Only to note the end of an epoch and to confirm exclude each
-other.
+a deadline is nearer than it had to be.
 """
 
 from __future__ import annotations
@@ -121,8 +116,6 @@ class NearCache(LockOwner):
         self.header = header
         self._until = until
         self._caching = caching
-        # By the key of a shard, in a filter with a time window: the epoch of its answers.
-        self._epochs: dict[str, int] = {}
         self._size = caching.size
         self._now = caching.clock
         self._answers_until = -math.inf
@@ -197,37 +190,7 @@ class NearCache(LockOwner):
 
     def confirm(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
-        until = sent + self._caching.max_staleness
-        if not self._epochs:
-            self._answers_until = min(until, self._until)
-            return
-        with self._lock:
-            # Not beyond what another thread notes at the same time.
-            self._answers_until = min(until, self._until)
-
-    def note_epoch(self, key: str, epoch: int, end: float) -> None:
-        """Answer nothing beyond an epoch of a shard's window, in which the shard has answered.
-
-        If it has answered in another epoch before, nothing at all: which of the answers came in
-        the earlier one is not known. To be called before the answer is kept.
-
-        Args:
-            key: Of the shard.
-            epoch: By the clock of its server.
-            end: When, by the client's clock, that epoch is not yet over.
-        """
-        if end >= self._until and self._epochs.get(key) == epoch:
-            return
-        with self._lock:
-            if self._epochs.setdefault(key, epoch) != epoch:
-                self.end()
-            elif end < self._until:
-                self._until = end
-                self._answers_until = min(self._answers_until, end)
-
-    def knows_epoch(self, key: str) -> bool:
-        """Return whether a shard's epoch was noted."""
-        return key in self._epochs
+        self._answers_until = min(sent + self._caching.max_staleness, self._until)
 
     def doubt(self) -> None:
         """Answer nothing until the next `confirm`; the items stay."""

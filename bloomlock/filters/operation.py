@@ -23,10 +23,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.arrays import np
 from bloomlock.delivery import RETRY_PAUSES
-from bloomlock.descriptor import has_unknown_flags, is_header, unflagged
+from bloomlock.descriptor import DISCARDED, has_unknown_flags, is_header, unflagged
 from bloomlock.effects import ConnectionLost, Core, Pause
 from bloomlock.errors import (
     BloomlockError,
+    ConfigurationError,
     FilterLostError,
     FilterMismatchError,
     OutcomeUnknownError,
@@ -35,9 +36,8 @@ from bloomlock.errors import (
 )
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies import Segment
-from bloomlock.strategies.held import LateNew
 
-from . import forgotten
+from . import tombstones
 from .expiry import sweep
 from .state import look_for_another
 
@@ -130,6 +130,7 @@ class Operation:
         while True:
             if answered is None:
                 answered = yield from self._exchange(view, todo)
+            view, answered = yield from self._heed_flag(view, answered)
             stale = [
                 s for indices, segments in answered for s in self._read(view, indices, segments)
             ]
@@ -172,7 +173,7 @@ class Operation:
         which the number of items was chosen.
         """
         fill = self._state.fill
-        if not (self._write and view.descriptor.slices):
+        if not (self._write and view.descriptor.growth):
             return todo, todo[:0]
         if fill.due(todo.size):
             yield from fill.look_after_add(view)
@@ -182,9 +183,9 @@ class Operation:
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
         strategy, write = self._strategy, self._write
-        if view.forgotten is not None:
+        if view.discards:
             some = [self._items[index] for index in todo.tolist()]
-            each = yield from forgotten.ask(view, strategy, some, write=write)
+            each = yield from tombstones.ask(view, strategy, some, write=write)
             return [(todo[indices], segments) for indices, segments in _with_arrays(each)]
         if todo.size <= strategy.few_items(view.hasher):
             some = [self._items[index] for index in todo.tolist()]
@@ -210,6 +211,47 @@ class Operation:
         answers = yield from in_parallel([core for _, core in parts], most)
         return _joined([(part[0], answer) for part, answer in zip(parts, answers, strict=True)])
 
+    def _heed_flag(self, view: View, answered: Answered) -> Core[tuple[View, Answered]]:
+        """Settle what shards with discarded items answered to a view that had not heard of these.
+
+        A bit that was missing is final. Where all were set there may be a tombstone.
+        """
+        flagged = view.header | DISCARDED
+        if view.discards or not any(
+            segment.header == flagged for _, segments in answered for segment in segments
+        ):
+            return view, answered
+        if self._strategy.is_sliced:
+            now = self._state.note_discards(view)
+            return now if now.header == view.header else view, [
+                (indices, [tombstones.final(view, segment) for segment in segments])
+                for indices, segments in answered
+            ]
+        settled: Answered = []
+        all_set = []
+        for indices, segments in answered:
+            start = 0
+            for segment in segments:
+                mine = indices[start : start + segment.rows]
+                start += segment.rows
+                missing = _missing(segment)
+                if segment.header != flagged or segment.missing is None:
+                    settled.append((mine, [segment]))
+                    continue
+                if missing.any():
+                    new = mine[missing]
+                    settled.append((new, [Segment(new.size, view.header, [True] * new.size)]))
+                all_set.append(mine[~missing])
+        left = np.concatenate(all_set) if all_set else np.zeros(0, np.intp)
+        try:
+            now = self._state.note_discards(view)
+        except ConfigurationError as error:
+            return view, [*settled, (left, [Segment(left.size, error=error)])]
+        some = [self._items[index] for index in left.tolist()]
+        each = yield from tombstones.settle_all_set(view, some, write=self._write)
+        settled += [(left[indices], segments) for indices, segments in _with_arrays(each)]
+        return now if now.header == view.header else view, settled
+
     def _digests_of(self, hasher: Hasher) -> Any:
         """Return the digests of all items; another view's hasher may have other seeds."""
         if self._hasher is not hasher:
@@ -223,9 +265,7 @@ class Operation:
         for segment in segments:
             mine = indices[start : start + segment.rows]
             start += segment.rows
-            if isinstance(segment.error, LateNew):
-                stale.append((mine, segment._replace(header=segment.error.header)))
-            elif segment.error is not None:
+            if segment.error is not None:
                 self._take_error(mine, segment.error)
             elif segment.header == view.header:
                 self._take(mine, segment)
@@ -303,8 +343,6 @@ class Operation:
                 "knows; upgrade bloomlock"
             )
         now = state.view or view
-        if unflagged(header) == now.header != header and now.forgotten is None:
-            now = state.note_forgetting(now)
         if unflagged(header) != now.header:
             is_own = state.is_own(header)
             stored = None if is_own else (yield from look_for_another(state.keys))
@@ -325,7 +363,7 @@ class Operation:
                 if not now.descriptor.same_bits(view.descriptor):
                     # Bits at the places of before are not those of the items.
                     self._added_elsewhere = added_before
-        return now, self._sort(view, now, (yield from self._settle_late(view, now, stale)))
+        return now, self._sort(view, now, stale)
 
     def _note_added(self, stale: Stale) -> None:
         """Note which items were missing, and were added, where another header was found."""
@@ -334,33 +372,7 @@ class Operation:
         for indices, segment in stale:
             # What is written to a string without a header is gone with it.
             if is_header(segment.header):
-                self._added_elsewhere[indices] |= _missing(segment) | segment.new_elsewhere
-
-    def _settle_late(self, view: View, now: View, stale: Stale) -> Core[Stale]:
-        """Take the answers about items that are new if they were never forgotten; return the rest.
-
-        With a time window, where an object that had not heard of forgotten items came too late.
-        """
-        left = []
-        for indices, segment in stale:
-            if not isinstance(segment.error, LateNew):
-                left.append((indices, segment))
-                continue
-            cause: Exception = BloomlockError("another client forgets items, and the shard turned")
-            found = unflagged(segment.header) == now.header
-            if found and now.descriptor.same_bits(view.descriptor):
-                some = [self._items[index] for index in indices.tolist()]
-                try:
-                    versions = yield from forgotten.versions_of(now, some)
-                except (RedisError, OSError) as error:
-                    cause = error
-                else:
-                    if not any(versions):
-                        new = Segment(indices.size, now.header, [True] * indices.size)
-                        self._take(indices, new)
-                        continue
-            self._take_error(indices, ConnectionLost(cause, sent=True, replies=[]))
-        return left
+                self._added_elsewhere[indices] |= _missing(segment)
 
     def _sort(self, view: View, now: View, stale: Stale) -> list[Indices]:
         """Take the answers that are good in the view to go on with; return what to ask again."""
@@ -372,10 +384,10 @@ class Operation:
             is_whole = self._strategy.is_atomic or found == view.header
             if not (same and is_whole and segment.missing is not None):
                 again.append(indices)
-            elif found == segment.header:
+            elif found == segment.header and not now.discards:
                 self._take(indices, segment)
             else:
-                # What has all bits set may have been forgotten.
+                # What has all bits set may have a tombstone.
                 missing = _missing(segment)
                 if missing.any():
                     flags = missing[missing]
@@ -399,6 +411,8 @@ class Operation:
         """Raise FilterLostError, or return the view that another thread attached to meanwhile."""
         state = self._state
         what = "was cleared or replaced by another client" if is_header(header) else "is missing"
+        if header == tombstones.BROKEN:
+            what = "has lost what was discarded from it (evicted, or deleted by hand)"
         why = (
             f"filter {state.keys.name!r} {what} since this object attached to it; call reattach() "
             'to go on with what is there now, or use on_lost="recreate"'

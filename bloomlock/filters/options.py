@@ -17,7 +17,7 @@ from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 from .support import GROWTH, WINDOW, check_support
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from datetime import timedelta
 
     from bloomlock.hash_keys import HashKey
@@ -39,7 +39,7 @@ class Window:
     Attributes:
         length: A timedelta, or seconds, for which an item is remembered at least.
         slices: Into how many parts the window is divided. An item is forgotten one of them later at
-            most. None: 14.
+            most, 2 to 12. None: 6.
         refresh: Whether an `add` of an item that is there renews it.
     """
 
@@ -123,30 +123,22 @@ class OpenOptions:
         object.__setattr__(self, "refuses", self.on_full == "raise")
         object.__setattr__(self, "caching", caching)
         if wanted is not None:
-            self.strategy_for(wanted.window)
+            self.strategy_for(wanted.window, grows=wanted.growth is not None)
 
-    def strategy_for(
-        self,
-        window: StoredWindow | None,
-        on_epoch: Callable[[str, int, float], None] | None = None,
-    ) -> Strategy:
-        """Return the strategy for a filter with this window; raise ConfigurationError.
+    def strategy_for(self, window: StoredWindow | None, *, grows: bool) -> Strategy:
+        """Return the strategy for a filter with this window, or that grows; see `refresh`.
 
-        Args:
-            window: The filter's.
-            on_epoch: Is given the epochs in which shards answer, if answers are kept; see
-                SlicedStrategy.
+        Raises:
+            ConfigurationError: If the options do not go with it.
         """
-        if window is None:
-            if self.refresh:
-                raise ConfigurationError("refresh must be False for a filter without a window")
+        if window is None and self.refresh:
+            raise ConfigurationError("refresh must be False for a filter without a window")
+        if window is None and not grows:
             return self.updates
-        check_support(WINDOW, self.updates.name)
-        if self.refuses:
+        check_support(WINDOW if window is not None else GROWTH, self.updates.name)
+        if window is not None and self.refuses:
             raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
-        if self.caching is None:
-            on_epoch = None
-        return SlicedStrategy(window, refresh=self.refresh, clock=boot_clock, on_epoch=on_epoch)
+        return SlicedStrategy(self.updates.name, refresh=self.refresh)
 
     def _wanted(self, _native: bool) -> Wanted | None:
         return None

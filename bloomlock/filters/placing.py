@@ -21,19 +21,17 @@ from bloomlock.descriptor import (
     Descriptor,
     Replaced,
     generation_of,
-    says_forgotten,
+    has_discards,
     unflagged,
-    without_slices,
 )
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import BloomlockError
 from bloomlock.keys import (
     ClaimKeys,
-    forgotten_key,
+    discards_key,
     native_key,
     prepared_key,
     stripe_fence,
-    window_keys,
 )
 from bloomlock.parallel import in_parallel
 from bloomlock.refusals import is_missing
@@ -92,7 +90,7 @@ def compare_and_set(
     watched, looks = [keys.meta], []
     if filled is not None:
         prepared = prepared_key(keys.bits(0), filled.generation)
-        watched += [prepared, forgotten_key(prepared)]
+        watched += [prepared, discards_key(prepared)]
         looks = [header_command(prepared), encode_command("EXISTS", watched[-1])]
 
     def step() -> Core[bool]:
@@ -112,7 +110,7 @@ def compare_and_set(
             if filled is not None:
                 header = header_from_bytes(start[0])
                 is_prepared = filled.has_header(unflagged(header))
-                is_prepared = is_prepared and bool(start[1]) is filled.forgets
+                is_prepared = is_prepared and bool(start[1]) is filled.discards
             if not is_same or not is_prepared:
                 yield Request(keys.meta, [UNWATCH])
                 if is_same:
@@ -191,7 +189,7 @@ def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
         prepared = prepared_key(key, planned.generation)
         own = contents_of(planned).keys(key, planned.header)
         # A cluster that moves the slot refuses a command of several keys.
-        names = (prepared, forgotten_key(prepared), *own)
+        names = (prepared, discards_key(prepared), *own)
         yield from ask(key, *(encode_command("UNLINK", name) for name in names))
 
     yield from in_parallel([discard(shard) for shard in range(planned.size.shards)])
@@ -202,7 +200,7 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[int]:
     key = keys.bits(shard)
     stays, goes = _around(key, placing)
     prepared = prepared_key(key, placing.generation)
-    names = [key, forgotten_key(key), prepared, forgotten_key(prepared), *stays, *goes]
+    names = [key, discards_key(key), prepared, discards_key(prepared), *stays, *goes]
     size = contents_of(placing).string_bytes(placing)
     arguments = (bytes_of(placing.header), size, int(is_filled(placing)), len(stays))
     (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
@@ -221,15 +219,15 @@ def _place_watched(key: str, placing: Descriptor) -> Core[int]:
     """Do the same where EVAL is forbidden. Only prepared keys are watched, which nobody adds to."""
     prepared = prepared_key(key, placing.generation)
     looks = [
-        encode_command("WATCH", prepared, forgotten_key(prepared)),
+        encode_command("WATCH", prepared, discards_key(prepared)),
         header_command(key),
         header_command(prepared),
         encode_command("STRLEN", prepared),
-        encode_command("EXISTS", forgotten_key(prepared)),
+        encode_command("EXISTS", discards_key(prepared)),
     ]
     for _ in range(WATCHED_TRIES):
         replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
-        _, there, start, length, has_discards = check(replies)
+        _, there, start, length, has_set = check(replies)
         header = header_from_bytes(start)
         is_short = length < contents_of(placing).string_bytes(placing)
         result = PLACED
@@ -238,13 +236,13 @@ def _place_watched(key: str, placing: Descriptor) -> Core[int]:
         elif (
             not placing.has_header(unflagged(header))
             or (is_short and is_filled(placing))
-            or (says_forgotten(header) and not has_discards)
+            or (has_discards(header) and not has_set)
         ):
             result = MISSING
         if result != PLACED:
             yield Request(key, [UNWATCH])
             return result
-        flagged = replace(placing, forgets=says_forgotten(header))
+        flagged = replace(placing, discards=has_discards(header))
         if executed((yield Request(key, [MULTI, *place_commands(key, flagged), EXEC]))):
             return PLACED
     raise Changed
@@ -260,7 +258,7 @@ def place_commands(key: str, placing: Descriptor) -> list[bytes]:
     prepared = prepared_key(key, placing.generation)
     size = contents_of(placing).string_bytes(placing)
     commands = [
-        encode_command("UNLINK", key, forgotten_key(key), *goes),
+        encode_command("UNLINK", key, discards_key(key), *goes),
         encode_command("PERSIST", stays[0]),
         *(encode_command("PERSIST", own) for own in stays[1:]),
     ]
@@ -270,9 +268,9 @@ def place_commands(key: str, placing: Descriptor) -> list[bytes]:
         # The full length is taken at once, so a server without the room says so now.
         empty = encode_command("SETRANGE", key, size - 1, b"\0")
         commands += [encode_command("UNLINK", prepared), empty, set_header(key, placing.header)]
-    if placing.forgets:
-        discards = forgotten_key(key)
-        commands.append(encode_command("RENAME", forgotten_key(prepared), discards))
+    if placing.discards:
+        discards = discards_key(key)
+        commands.append(encode_command("RENAME", discards_key(prepared), discards))
         commands.append(encode_command("PERSIST", discards))
     return commands
 
@@ -281,7 +279,7 @@ def _around(key: str, placing: Descriptor) -> tuple[list[str], list[str]]:
     """Return the keys beside a shard that stay, or are of its generation, and those that go."""
     ours = ClaimKeys.of(key)
     stays = [ours.counts, *contents_of(placing).keys(key, placing.header)]
-    goes = [one for one in ours.of_generation if one not in (key, forgotten_key(key))]
+    goes = [one for one in ours.of_generation if one not in (key, discards_key(key))]
     if placing.replaces is not None:
         goes.append(native_key(key, generation_of(placing.replaces.header)))
     return stays, goes
@@ -293,7 +291,7 @@ def keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:
     prepared = prepared_key(key, generation)
     others = [one for one in ClaimKeys.of(key) if one != key]
     own = native_key(key, generation)
-    more = [forgotten_key(prepared), stripe_fence(key), own, *window_keys(key)]
+    more = [discards_key(prepared), stripe_fence(key), own]
     return [key, prepared, *others, *more]
 
 
@@ -318,7 +316,7 @@ def _drop_watched(key: str, old: Replaced, names: Sequence[str]) -> Core[None]:
         replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
         is_string = not isinstance(replies[1], ResponseError)
         header = plain_header(check(replies)[1]) if is_string else 0
-        gone = names if without_slices(header) in (old.header, 0) else names[1:2]
+        gone = names if header in (old.header, 0) else names[1:2]
         if executed((yield Request(key, [MULTI, encode_command("UNLINK", *gone), EXEC]))):
             return
     raise Changed

@@ -16,27 +16,27 @@ from redis.exceptions import RedisError
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask, check, deliver
 from bloomlock.descriptor import (
-    FORGETTING,
+    DISCARDED,
     HEADER_BYTES,
     PLACING,
     Descriptor,
-    says_forgotten,
+    has_discards,
     unflagged,
 )
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
-from bloomlock.keys import PREPARED_SECONDS, forgotten_key, prepared_key
+from bloomlock.keys import PREPARED_SECONDS, discards_key, prepared_key
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .contents import contents_of, lengthen, set_header
-from .file_format import image_start
+from .file_format import RECORD_BYTES
 from .generation import new_generation
 from .placing import PLACED_SECONDS, NotPreparedError, discard_prepared
 from .room import check_room
 from .stored_filter import look
 from .switch import PLACED_BYTES, put, retried, settle
-from .versions import is_as_written, write_table
+from .tombstones import has_set, write_set
 
 if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
@@ -102,7 +102,7 @@ class Prepared:
 
     def lengthen(self, shard: int, slices: int) -> Core[None]:
         """Give a shard of a filter that grows the length of that many slices; may be repeated."""
-        yield from lengthen(self.key(shard), self.target, slices)
+        yield from lengthen(self.key(shard), self._contents.string_bytes(self.target, slices))
 
     def write(self, shard: int, start: int, data: bytes | memoryview) -> Core[None]:
         """Write bytes of a shard's string; may be repeated."""
@@ -121,22 +121,24 @@ class Prepared:
         (data,) = yield from ask(key, encode_command("GETRANGE", key, start, start + size - 1))
         if start:
             return bytes(data)
-        return image_start(header_from_bytes(data[:HEADER_BYTES])) + bytes(data[HEADER_BYTES:])
+        return bytes(HEADER_BYTES) + bytes(data[HEADER_BYTES:])
 
     def write_table(self, shard: int, start: int, data: bytes | memoryview) -> Core[None]:
-        """Write a part of the table of a shard, whose string is whole; may be repeated.
+        """Write a part of the tombstones of a shard, whose string is whole; may be repeated.
 
-        The shard gets the flag of forgetting.
+        The shard gets the flag of discards.
         """
         key = self.key(shard)
         if not start:
             (found,) = yield from ask(key, header_command(key))
-            yield from ask(key, set_header(key, header_from_bytes(found) | FORGETTING))
-        yield from write_table(key, start, data)
+            yield from ask(key, set_header(key, header_from_bytes(found) | DISCARDED))
+        records, is_sorted = _records(start, data), self._contents.is_sorted
+        yield from write_set(key, self.target.header, records, is_sorted=is_sorted)
 
     def table_is_as_written(self, shard: int, start: int, data: bytes | memoryview) -> Core[bool]:
         """Return whether a part of a table that was written is still there as it was written."""
-        return is_as_written(self.key(shard), start, data)
+        records, is_sorted = _records(start, data), self._contents.is_sorted
+        return has_set(self.key(shard), self.target.header, records, is_sorted=is_sorted)
 
     def switch(self) -> Core[None]:
         """Make the generation the filter's.
@@ -150,11 +152,11 @@ class Prepared:
         shards = range(self.target.size.shards)
         kept = yield from in_parallel([self._keep(shard) for shard in shards])
         try:
-            yield from retried(self.keys, lambda: self._put(has_discards=kept[0]))
+            yield from retried(self.keys, lambda: self._put(discards=kept[0]))
         except NotPreparedError:
             raise self._lost() from None
 
-    def _put(self, *, has_discards: bool) -> Core[None]:
+    def _put(self, *, discards: bool) -> Core[None]:
         found = yield from look(self.keys)
         stored, expected = found.descriptor, self.expected
         if stored is not None and stored.generation == self.target.generation:
@@ -175,7 +177,7 @@ class Prepared:
             self._refuse_taken(found.descriptor, 0)
         target = self.target
         planned = target.with_generation(target.generation, origin=target.origin, root=root)
-        yield from put(self.keys, found, replace(planned, forgets=has_discards))
+        yield from put(self.keys, found, replace(planned, discards=discards))
 
     def give_up(self) -> Core[None]:
         """Delete what was prepared; what fails goes by itself later."""
@@ -209,23 +211,29 @@ class Prepared:
     def _keep(self, shard: int) -> Core[bool]:
         """Compare a shard's header, which a key that was lost meanwhile has not, and keep it."""
         key = self.key(shard)
-        start, length, _, has_discards = yield from ask(
+        start, length, _, is_set_there = yield from ask(
             key,
             header_command(key),
             encode_command("STRLEN", key),
             encode_command("EXPIRE", key, PLACED_SECONDS),
             # 0 if there is none.
-            encode_command("EXPIRE", forgotten_key(key), PLACED_SECONDS),
+            encode_command("EXPIRE", discards_key(key), PLACED_SECONDS),
         )
         header = header_from_bytes(start)
         whole = self.target.has_header(unflagged(header))
-        whole = whole and length >= self._contents.string_bytes(self.target, header)
-        if not whole or (says_forgotten(header) and not has_discards):
+        whole = whole and length >= self._contents.string_bytes(self.target)
+        if not whole or (has_discards(header) and not is_set_there):
             raise self._lost()
-        return says_forgotten(header)
+        return has_discards(header)
 
     def _lost(self) -> FilterLostError:
         return FilterLostError(
             f"filter {self.keys.name!r}: what {self._what} had prepared is gone from the server "
             "(evicted, deleted or flushed)"
         )
+
+
+def _records(start: int, data: bytes | memoryview) -> list[bytes]:
+    """Return what a part of a table has; the first record is their number."""
+    first = 0 if start else RECORD_BYTES
+    return [bytes(data[at : at + RECORD_BYTES]) for at in range(first, len(data), RECORD_BYTES)]

@@ -112,7 +112,7 @@ class Rebuild:
             strategy=self._state.options.strategy, prefix=self._state.keys.prefix, on_full="warn"
         )
         made = FilterState(keys, options, None)
-        made.set_up(grows=bool(descriptor.slices))
+        made.set_up(descriptor)
         made.items_per_chunk = self._state.items_per_chunk
         made.view = View.of(keys, descriptor)
         return made

@@ -87,8 +87,10 @@ def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[i
     bits = [(old.bits(n), new.bits(n)) for n in shards]
     claims = [(ClaimKeys.of(one), ClaimKeys.of(two)) for one, two in bits]
     pairs = [(old.meta, new.meta), *bits, *((a.counts, b.counts) for a, b in claims)]
+    pairs += ((a.discarded, b.discarded) for a, b in claims)
     for one, two in claims:
-        pairs += zip(one.of_generation[1:], two.of_generation[1:], strict=True)
+        # The shard and its tombstones are there already.
+        pairs += zip(one.of_generation[1:-1], two.of_generation[1:-1], strict=True)
         theirs = contents.keys(one.bits, before.header)
         pairs += zip(theirs, contents.keys(two.bits, after.header), strict=True)
     keys = [key for pair in pairs for key in pair]

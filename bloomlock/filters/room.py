@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from bloomlock.commands import Replies, encode_command
 from bloomlock.delivery import deliver
-from bloomlock.descriptor import Descriptor, with_slices
 from bloomlock.effects import ConnectionLost, Core, FreeMemory, Request
 from bloomlock.errors import ConfigurationError
 from bloomlock.parallel import in_parallel
@@ -23,6 +22,7 @@ from bloomlock.sizing import bytes_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from bloomlock.descriptor import Descriptor
     from bloomlock.keys import FilterKeys
 
 logger = logging.getLogger("bloomlock")
@@ -68,7 +68,7 @@ def check_room(
     answer INFO is taken to have room, and to have one master for each key.
     """
     servers: dict[str, _Server] = {}
-    size = planned.string_bytes_with(with_slices(planned.header, slices))
+    size = planned.string_bytes(slices)
     shards = range(planned.size.shards)
     replication, crdt, fields, length = yield from _ask_kind_and_room(keys.bits(0))
     if (several := masters_of_a_key(replication, crdt)) is not None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
-from bloomlock.keys import forgotten_key
+from bloomlock.keys import discards_key
 from bloomlock.scripts import Script, answer_of
-from bloomlock.shard_hashing import Chained
-from bloomlock.strategies.cells import Turns, bits_of_cells, packed_window
+from bloomlock.slices import plain_layout
+from bloomlock.strategies.lua import pack_one
+from bloomlock.strategies.sliced import state_of
 
 from .claims import refuse_full
 from .state import in_one_generation
 from .support import SCRIPTS, check_support
-from .versions import NO_VERSION
+from .tombstones import sentinel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .state import FilterState
 
 SCRIPTS_KEPT = 64
-_DONE, _FORGETS, _OTHER_VERSIONS, _BEHIND, _GROWN = 1, 2, 3, 4, 5
+_DONE, _GROWN = 1, 2
 """What a script answers first; anything else: the filter is another one."""
 
 
@@ -50,28 +50,17 @@ def run_script(
 
     def work(view: View) -> Core[list[Any] | None]:
         yield from refuse_full(state, view, given)
-        turns = Turns(view.descriptor.window, "a script")
+        renews = state.options.refresh
         while True:
-            shards, tables, head = _head(state, view, encoded)
-            call = ([*(shard.key for shard in shards), *tables, *words], (*head, *arguments))
+            shards, head = _head(view, encoded, renews=renews)
+            keys = [shard.key for shard in shards]
+            call = ([*keys, *map(discards_key, keys), *words], (*head, *arguments))
             (reply,) = yield from made.call([call], repeatable=True)
             how, *returned = _checked(answer_of(reply, "a script needs"))
-            if how == _DONE:
-                return returned
-            if how == _BEHIND:
-                behind = [
-                    one.key for one, each in zip(shards, returned, strict=True) if each == b"1"
-                ]
-                yield from turns.make(behind, view.header)
-            elif how == _GROWN:
-                _learn_slices(shards, returned)
-            elif how == _OTHER_VERSIONS and view.forgotten is not None:
-                for data, version in zip(encoded, returned, strict=True):
-                    view.forgotten.learn(view.hasher.identify(data), version)
-            else:
-                if how == _FORGETS:
-                    state.note_forgetting(view)
-                return None
+            if how != _GROWN:
+                return returned if how == _DONE else None
+            for shard, count in zip(shards, returned, strict=True):
+                state_of(shard).learn(count)
 
     reply = yield from in_one_generation(state, work)
     if given and state.view is not None and state.fill.due(len(given)):
@@ -81,67 +70,36 @@ def run_script(
 
 @lru_cache(SCRIPTS_KEPT)
 def _made(text: str) -> Script:
-    return Script("header", "cells", "scripted", "scripted_end", body=text)
+    return Script("header", "slices", "scripted", "scripted_end", body=text)
 
 
 def _head(
-    state: FilterState, view: View, encoded: Sequence[bytes]
-) -> tuple[list[Shard], list[str], list[bytes | int]]:
-    """Return the shards and tables of items, and the arguments that say where their bits are."""
-    hasher, window = view.hasher, view.descriptor.window
-    located = [hasher.locate(data) for data in encoded]
+    view: View, encoded: Sequence[bytes], *, renews: bool
+) -> tuple[list[Shard], list[bytes | int]]:
+    """Return the shards of items, and the arguments that say where their bits are."""
+    hasher = view.hasher
     # Without items the first shard says which generation it is, and which server.
-    numbers: dict[int, int] = {} if encoded else {0: 1}
-    which = [numbers.setdefault(shard, len(numbers) + 1) for shard, _ in located]
-    shards = [view.shards[number] for number in numbers]
-    expected = view.header.to_bytes(HEADER_BYTES, "big")
-    num_hashes, count = hasher.num_hashes, 1
-    if window is not None:
-        expected += b"w" + packed_window(window, renews=state.options.refresh)
-    if isinstance(hasher, Chained):
-        count = max(shard.chain.count for shard in shards if shard.chain is not None)
-        hashes = hasher.hashes[:count]
-        expected, num_hashes = expected + b"s" + bytes(hashes), sum(hashes)
-    placed = [
-        _place(view, data, offsets, count)
-        for data, (_, offsets) in zip(encoded, located, strict=True)
-    ]
-    tables = [] if view.forgotten is None else [forgotten_key(shard.key) for shard in shards]
+    places: dict[int, list[bytes]] = {} if encoded else {0: []}
+    which = []
+    for data in encoded:
+        number, offsets = hasher.locate(data)
+        state = view.shards[number].slices
+        packed = pack_one(offsets) if state is None else state.hasher.packed([data], state.count)
+        places.setdefault(number, []).append(packed)
+        which.append(1 + list(places).index(number))
+    shards = [view.shards[number] for number in places]
     head: list[bytes | int] = [
         len(shards),
-        expected,
-        4 * num_hashes,
+        sentinel(view.header),
+        b"r" if renews else b"",
         struct.pack(f">{len(which)}H", *which),
-        b"".join(places for places, _ in placed),
-        len(tables),
-        b"".join(version for _, version in placed),
+        b"".join(map(hasher.identify, encoded)),
     ]
-    return shards, tables, head
-
-
-def _place(view: View, data: bytes, usual: Sequence[int], count: int) -> tuple[bytes, bytes]:
-    """Return where the bits of an item are in `count` slices; and by which version, if any has one.
-
-    `usual` is where they are without a version, and without slices.
-    """
-    hasher, forgotten, window = view.hasher, view.forgotten, view.descriptor.window
-    offsets, by_version = usual, b""
-    if forgotten is not None:
-        identity = hasher.identify(data)
-        version = forgotten.version_of(identity)
-        by_version = identity + (version or NO_VERSION)
-        offsets = hasher.relocate(identity, version) if version else offsets
-    if isinstance(hasher, Chained):
-        offsets = hasher.offsets(cast("bytes", offsets), count)
-    if window is not None:
-        offsets = bits_of_cells(window.cell_bits, offsets)
-    return struct.pack(f">{len(offsets)}I", *offsets), by_version
-
-
-def _learn_slices(shards: Sequence[Shard], counts: Sequence[int]) -> None:
-    for shard, count in zip(shards, counts, strict=True):
-        if shard.chain is not None:
-            shard.chain.count = count
+    for shard, mine in zip(shards, places.values(), strict=True):
+        state = shard.slices
+        head.append(plain_layout(hasher.num_hashes) if state is None else state.layout)
+        head.append(b"".join(mine))
+    return shards, head
 
 
 def _checked(reply: list[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.descriptor import Descriptor, header_of, unflagged, without_slices
+from bloomlock.descriptor import Descriptor, header_of, unflagged
 from bloomlock.errors import (
     BloomlockError,
     ConfigurationError,
@@ -18,14 +18,14 @@ from bloomlock.errors import (
 )
 from bloomlock.parameters import Wanted
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.strategies import BatchStrategies, GrowingStrategy
+from bloomlock.strategies import BatchStrategies
 
 from .fill import FillWatch
 from .generation import View, new_generation
 from .growing import GrowthWatch
 from .near_cache import Asked
 from .stored_filter import look, look_at_shard
-from .support import FORGOTTEN, GROWTH, check_support
+from .support import DISCARDS, check_support
 from .switch import attach, clear, delete
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class FilterState(LockOwner):
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
         near: The positive answers kept for the view; None if none are, or none yet.
+        flagged: The header of the generation in all of whose shards this object has set the flag of
+            discards; 0: of none.
     """
 
     def __init__(self, keys: FilterKeys, options: OpenOptions, wanted: Wanted | None) -> None:
@@ -109,24 +111,24 @@ class FilterState(LockOwner):
         self.on_unknown = options.on_unknown
         self.clock = time.monotonic
         self.route = ""
-        self.set_up(grows=wanted is not None and wanted.growth is not None)
+        self.set_up(wanted)
         self.view: View | None = None
         self.lost: str | None = None
         self.unanswered = UnansweredTokens()
         self._own_headers: tuple[int, ...] = ()
         self.caching = options.caching
         self.near: NearCache | None = None
+        self.flagged = 0
 
-    def set_up(self, *, grows: bool) -> None:
-        """Take the strategy and the watch of a filter that grows, or that does not."""
-        window = self.wanted.window if self.wanted is not None else None
+    def set_up(self, model: Wanted | Descriptor | None) -> None:
+        """Take the strategy and the watch of a filter with these parameters; None: a plain one."""
+        grows = model is not None and model.growth is not None
+        window = None if model is None else model.window
         self.strategy = self.options.updates
-        if self.wanted is not None:
-            self.strategy = self.options.strategy_for(window, self._note_epoch)
+        if model is not None:
+            self.strategy = self.options.strategy_for(window, grows=grows)
         self.fill = FillWatch(self.keys.name, refuse=self.options.refuses, clock=self.clock)
         if grows:
-            check_support(GROWTH, self.options.updates.name)
-            self.strategy = GrowingStrategy(self.options.updates.name)
             self.fill = GrowthWatch(self.keys, self.clock)
         self.for_batches = BatchStrategies(self.strategy)
 
@@ -173,14 +175,10 @@ class FilterState(LockOwner):
     def adopt(self, descriptor: Descriptor) -> Core[View]:
         """Take `descriptor`, as it was read or written, for the truth."""
         descriptor = descriptor.with_key(self.key)
-        if not self.strategy.is_sliced and (descriptor.window or self.options.refresh):
-            # Once: a later attach refuses a filter with another window, or without one.
-            self.strategy = self.options.strategy_for(descriptor.window, self._note_epoch)
-            self.for_batches = BatchStrategies(self.strategy)
         if self.wanted is None:
-            yield from self._check_growth(descriptor)
-        if descriptor.forgets:
-            check_support(FORGOTTEN, self.strategy.name)
+            yield from self._take_kind(descriptor)
+        if descriptor.discards:
+            check_support(DISCARDS, self.strategy.name)
         view = View.of(self.keys, descriptor)
         follows = self.view is not None and descriptor.continues(self.view.descriptor)
         if self.wanted is None or follows:
@@ -195,16 +193,15 @@ class FilterState(LockOwner):
         yield from self.fill.start(view)
         return view
 
-    def _check_growth(self, descriptor: Descriptor) -> Core[None]:
-        """Take what a filter needs that was opened as it is, and grows."""
-        grows = descriptor.growth is not None
-        if self.options.on_full == "grow" and not grows:
+    def _take_kind(self, descriptor: Descriptor) -> Core[None]:
+        """Take what a filter needs that was opened as it is, when its parameters are read first."""
+        if self.options.on_full == "grow" and descriptor.growth is None:
             raise FilterMismatchError(
                 f"filter {self.keys.name!r} does not grow, so on_full must be 'warn' or 'raise', "
                 "not 'grow'"
             )
-        if grows and not self.strategy.is_growing:
-            self.set_up(grows=True)
+        if descriptor.slices:
+            self.set_up(descriptor)
             yield from self.strategy.check_server(self.keys.meta)
 
     def clear(self) -> Core[None]:
@@ -227,21 +224,20 @@ class FilterState(LockOwner):
         finally:
             self.forget()
 
-    def note_forgetting(self, view: View) -> View:
-        """Go by what was forgotten, as a shard of a view's generation says that something was.
+    def note_discards(self, view: View) -> View:
+        """Go by tombstones, as a shard of a view's generation says that there are discarded items.
 
         Returns:
             The object's view, which is of another generation if another thread attached to one.
         """
-        check_support(FORGOTTEN, self.strategy.name)
-        made = view if view.forgotten is not None else view.with_forgotten()
+        # Kept answers lasted as long as no header had the flag.
+        self.forget()
+        check_support(DISCARDS, self.strategy.name)
+        made = view if view.discards else view.with_discards()
         with self._lock:
             if self.view is None or self.view is view:
                 self.view = made
-            now = self.view
-        # What is kept from before could not end by what other clients forget.
-        self.forget()
-        return now
+            return self.view
 
     def own_generation(self) -> int:
         """Return a new generation, for this object to write."""
@@ -255,7 +251,7 @@ class FilterState(LockOwner):
 
         What one thread clears is no loss to the others.
         """
-        return without_slices(unflagged(header)) in self._own_headers
+        return unflagged(header) in self._own_headers
 
     def lose(self, view: View, why: str) -> bool:
         """Note why a view is no longer true; False: it is not the object's view any more."""
@@ -288,7 +284,8 @@ class FilterState(LockOwner):
             old = self.near
             if old is not None and old.header == header and not old.is_over:
                 return old
-            near = caching.start(header, lasts=view.forgotten is None)
+            lasts = not view.discards and view.descriptor.window is None
+            near = caching.start(header, lasts=lasts)
             if view is self.view and self.lost is None:
                 self.near = near
                 if old is not None:
@@ -303,13 +300,7 @@ class FilterState(LockOwner):
         An add of a kept item is left out. Where adds renew items, it would have renewed one that
         was not added in the same epoch.
         """
-        return not (self.strategy.is_sliced and self.options.refresh)
-
-    def _note_epoch(self, key: str, epoch: int, end: float) -> None:
-        """Let what is kept end with the epoch in which a shard has answered."""
-        # The cache that an operation took before it asked is this one, or answers nothing any more.
-        if (near := self.near) is not None:
-            near.note_epoch(key, epoch, end)
+        return not self.options.refresh
 
     def forget(self) -> None:
         """Keep none of the answers kept until now, nor those on their way."""
@@ -336,7 +327,7 @@ def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]
     Args:
         state: The filter.
         work: Makes the core of the work; its result is None if it met another generation, or noted
-            that items were forgotten (`note_forgetting`).
+            of discarded items (`note_discards`).
 
     Raises:
         FilterLostError: If the filter was cleared or lost and `on_lost="raise"`, or repeatedly.
@@ -353,7 +344,7 @@ def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]
             return done
         now = state.view
         if now is not None and now is not view and now.header == view.header and not state.lost:
-            # It has heard of items that were forgotten.
+            # It has heard of discarded items.
             view = now
             continue
         view = yield from follow(state, view)

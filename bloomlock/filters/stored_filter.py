@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING, NamedTuple
 from redis.exceptions import ResponseError
 
 from bloomlock.commands import Replies, encode_command
-from bloomlock.delivery import check, deliver
+from bloomlock.delivery import ask, check, deliver
 from bloomlock.descriptor import (
     HEADER_BYTES,
     Descriptor,
+    has_discards,
     is_header,
-    says_forgotten,
-    slices_of,
     unflagged,
 )
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import FilterMismatchError
 from bloomlock.parallel import in_parallel
+from bloomlock.sizing import FIRST_BYTE
+from bloomlock.slices import slices_in
 from bloomlock.stored_descriptor import FIELDS, decode, refuse_unknown_flags
-from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.base import header_command, header_from_bytes, start_command
 
 from .contents import contents_of
+from .tombstones import sentinel_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,11 +81,10 @@ def look(keys: FilterKeys) -> Core[Found]:
         if field is None:
             return Found(None, unflagged(header), length)
     descriptor = decode(keys.name, values)
-    if descriptor is not None:
-        refuse_unknown_flags(keys.name, header, descriptor)
-        if descriptor.has_header(unflagged(header)) and says_forgotten(header):
-            descriptor = replace(descriptor, forgets=True)
-    return Found(descriptor, unflagged(header), length)
+    plain = unflagged(header)
+    if descriptor is not None and descriptor.has_header(plain) and has_discards(header):
+        descriptor = replace(descriptor, discards=True)
+    return Found(descriptor, plain, length)
 
 
 def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
@@ -108,12 +109,19 @@ def are_whole(keys: FilterKeys, descriptor: Descriptor, shards: Iterable[int]) -
 
 def _is_whole(keys: FilterKeys, descriptor: Descriptor, shard: int) -> Core[bool]:
     key = keys.bits(shard)
-    own = contents_of(descriptor).keys(key, descriptor.header)
-    commands = [*_shard_commands(key), *(encode_command("EXISTS", one) for one in own)]
+    contents = contents_of(descriptor)
+    own = contents.keys(key, descriptor.header)
+    commands = [
+        *_shard_commands(key),
+        sentinel_command(key, descriptor.header, is_sorted=contents.is_sorted),
+        *(encode_command("EXISTS", one) for one in own),
+    ]
     replies = _refuse_other_types(keys, shard, (yield from _ask(key, commands)))
     header, length = _read_shard(keys, shard, replies[:2])
-    refuse_unknown_flags(keys.name, header, descriptor)
-    if not descriptor.has_header(unflagged(header)) or not all(replies[2:]):
+    has_sentinel, *are_there = replies[2:]
+    if has_discards(header) and not has_sentinel:
+        return False
+    if not descriptor.has_header(unflagged(header)) or not all(are_there):
         return False
     refuse_wrong_length(keys, shard, (unflagged(header), length), descriptor)
     return True
@@ -124,11 +132,11 @@ def most_slices(keys: FilterKeys, descriptor: Descriptor) -> Core[int]:
 
     Cost: one round trip if it grows.
     """
-    if not descriptor.slices:
+    if descriptor.growth is None:
         return 1
-    shards = range(descriptor.size.shards)
-    found = yield from in_parallel([look_at_shard(keys, shard) for shard in shards])
-    return max(slices_of(header) for header, _ in found)
+    asked = [keys.bits(shard) for shard in range(descriptor.size.shards)]
+    found = yield from in_parallel([ask(key, start_command(key)) for key in asked])
+    return max(slices_in(start.ljust(FIRST_BYTE, b"\0")) for (start,) in found)
 
 
 def refuse_wrong_length(
@@ -140,8 +148,8 @@ def refuse_wrong_length(
     that was attached to a larger filter before has added to it.
     `found` is its header and its length.
     """
-    header, length = found
-    expected = contents_of(descriptor).string_bytes(descriptor, header)
+    _, length = found
+    expected = contents_of(descriptor).string_bytes(descriptor)
     if length < expected:
         raise FilterMismatchError(
             f"filter {keys.name!r} is damaged: its string {keys.bits(shard)!r} has {length} bytes, "

@@ -14,8 +14,8 @@ _BITMAPS = (*_SCRIPTED, "transaction", "lock", "pipeline")
 
 WINDOW: Final = "window="
 GROWTH: Final = "a filter that grows (on_full='grow')"
-FORGOTTEN: Final = "a filter of which items were forgotten (discard)"
-_KINDS = (WINDOW, GROWTH, FORGOTTEN)
+DISCARDS: Final = "a filter with discarded items (discard)"
+_KINDS = (WINDOW, GROWTH, DISCARDS)
 
 CLAIMS: Final = "claims"
 SCRIPTS: Final = "scripts"
@@ -44,14 +44,14 @@ class Support(NamedTuple):
 
 
 SUPPORT = {
-    WINDOW: Support(("atomic",), (FORGOTTEN,)),
-    GROWTH: Support(_SCRIPTED, (FORGOTTEN,)),
-    FORGOTTEN: Support(_SCRIPTED, (WINDOW, GROWTH)),
+    WINDOW: Support(_SCRIPTED, (DISCARDS,)),
+    GROWTH: Support(_SCRIPTED, (DISCARDS,)),
+    DISCARDS: Support(_SCRIPTED, (WINDOW, GROWTH)),
     DISCARD: Support(_SCRIPTED, _KINDS),
     CLAIMS: Support(_SCRIPTED, _KINDS),
     SCRIPTS: Support(_SCRIPTED, _KINDS),
-    OTHER_ROUTES: Support(_SCRIPTED, (GROWTH, FORGOTTEN)),
-    REBUILD: Support(_SCRIPTED, (GROWTH, FORGOTTEN)),
+    OTHER_ROUTES: Support(_SCRIPTED, (GROWTH, DISCARDS)),
+    REBUILD: Support(_SCRIPTED, (GROWTH, DISCARDS)),
     TO_MEMORY: Support(_SCRIPTED),
     FROM_MEMORY: Support(_SCRIPTED),
     FROM_FILTER: Support(_SCRIPTED),
@@ -63,7 +63,7 @@ SUPPORT = {
 
 
 def check_support(
-    feature: str, strategy: str, descriptor: Descriptor | None = None, *, forgets: bool = False
+    feature: str, strategy: str, descriptor: Descriptor | None = None, *, discards: bool = False
 ) -> None:
     """Raise ConfigurationError if a filter cannot have a feature, naming what excludes it.
 
@@ -71,7 +71,7 @@ def check_support(
         feature: One of SUPPORT.
         strategy: The name of the object's strategy.
         descriptor: The filter's parameters, where it is known.
-        forgets: Whether items of it were forgotten.
+        discards: Whether it has discarded items.
 
     >>> check_support(CLAIMS, "lua")
     >>> check_support(CLAIMS, "lock")
@@ -85,8 +85,8 @@ def check_support(
         raise ConfigurationError(f"strategy must be {known} for {feature}, not {strategy!r}")
     has = {
         WINDOW: descriptor is not None and descriptor.window is not None,
-        GROWTH: descriptor is not None and bool(descriptor.slices),
-        FORGOTTEN: forgets,
+        GROWTH: descriptor is not None and descriptor.growth is not None,
+        DISCARDS: discards,
     }
     for kind, is_one in has.items():
         if is_one and kind not in kinds:

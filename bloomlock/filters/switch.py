@@ -48,6 +48,7 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 from bloomlock.hash_keys import key_difference
+from bloomlock.keys import discards_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 from bloomlock.sizing import MAX_SHARDS
@@ -418,7 +419,7 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
         return found
     # The look has seen the header of the first shard already.
     is_first_there = stored.has_header(found.header)
-    has_more = bool(contents_of(stored).keys(keys.bits(0), stored.header))
+    has_more = stored.discards or bool(contents_of(stored).keys(keys.bits(0), stored.header))
     rest = range(0 if is_first_there and has_more else 1, stored.size.shards)
     if is_first_there and (yield from are_whole(keys, stored, rest)):
         refuse_wrong_length(keys, 0, (found.header, found.length), stored)
@@ -474,7 +475,8 @@ def close_shards(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
     """
     old = closed.header if closed.replaces is None else closed.replaces.header
     arguments = (bytes_of(old), bytes_of(closed.header), contents_of(closed).string_bytes(closed))
-    calls = [((keys.bits(shard),), arguments) for shard in range(closed.size.shards)]
+    shards = map(keys.bits, range(closed.size.shards))
+    calls = [((key, discards_key(key)), arguments) for key in shards]
     answers = yield from in_parallel([_FENCE.call([call], repeatable=True) for call in calls])
     return all(answer_of(reply, "rebuild() needs") for (reply,) in answers)
 

@@ -18,24 +18,30 @@ from bloomlock.delivery import ask
 from bloomlock.descriptor import COPY as COPIED
 from bloomlock.descriptor import (
     HEADER_BYTES,
-    says_forgotten,
+    has_discards,
     unflagged,
-    without_slices,
 )
 from bloomlock.effects import ConnectionLost, Core
 from bloomlock.errors import BloomlockError, FilterLostError
 from bloomlock.parallel import in_parallel
-from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.sizing import FIRST_BYTE
+from bloomlock.slices import slices_in
+from bloomlock.strategies.base import (
+    header_command,
+    header_from_bytes,
+    plain_header,
+    start_command,
+)
 from bloomlock.strategies.bitmap import image_bytes, merge_image
 
-from .file_format import Images, Part, image_start
+from .file_format import RECORD_BYTES, Images, Part, encode_table
 from .files import TABLE_PART_RECORDS
 from .memory import MemoryBloomFilter
 from .prepared import Prepared
 from .state import in_one_generation
 from .stored_filter import most_slices
 from .support import COPY, FROM_MEMORY, TO_MEMORY, check_support
-from .versions import RECORD_BYTES, read_table
+from .tombstones import read_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,19 +66,18 @@ def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
     """Add everything that a filter in the process holds; may be repeated."""
 
     def send(view: View) -> Core[bool | None]:
-        # Of items that were forgotten its bits would stand for versions that they have no more.
-        forgets = view.forgotten is not None
-        check_support(FROM_MEMORY, state.strategy.name, view.descriptor, forgets=forgets)
+        discards = view.discards
+        check_support(FROM_MEMORY, state.strategy.name, view.descriptor, discards=discards)
         memory._state.check_same_bits(view.descriptor)  # noqa: SLF001 - our own class
         for shard, image in zip(view.shards, memory.images(), strict=True):
             # A copy: other threads may be adding, and what is sent again must be what was sent.
-            segment = yield from merge_image(shard, image.copy(), waits=True)
+            segment = yield from merge_image(shard, image.copy(), waits=True, flagged=False)
             if isinstance(segment.error, ConnectionLost):
                 raise segment.error.cause from None
             if segment.error is not None:
                 raise segment.error
             if segment.header != view.header:
-                _refuse_forgotten(state, view, segment.header, FROM_MEMORY)
+                _refuse_discards(state, view, segment.header, FROM_MEMORY)
                 return None
         yield from state.fill.look_after_add(view)
         return True
@@ -99,10 +104,10 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
     return (yield from in_one_generation(state, read))
 
 
-def _refuse_forgotten(state: FilterState, view: View, header: int, feature: str) -> None:
+def _refuse_discards(state: FilterState, view: View, header: int, feature: str) -> None:
     """Raise ConfigurationError if a header of the view's generation has the flag of forgetting."""
-    if says_forgotten(header) and view.descriptor.has_header(unflagged(header)):
-        check_support(feature, state.strategy.name, forgets=True)
+    if has_discards(header) and view.descriptor.has_header(unflagged(header)):
+        check_support(feature, state.strategy.name, discards=True)
 
 
 def _fetch_shard(state: FilterState, view: View, shard: Shard) -> Core[Bytes | None]:
@@ -116,7 +121,7 @@ def _fetch_shard(state: FilterState, view: View, shard: Shard) -> Core[Bytes | N
             header_command(shard.key),
         )
         if (found := header_from_bytes(header)) != shard.header:
-            _refuse_forgotten(state, view, found, TO_MEMORY)
+            _refuse_discards(state, view, found, TO_MEMORY)
             return None
         image[start:stop] = np.frombuffer(bits, np.uint8)
     return image
@@ -150,12 +155,11 @@ def copy(
 
 
 class Reading:
-    """Reads the bits of one generation of a filter, part by part, and what was forgotten.
+    """Reads the bits of one generation of a filter, part by part, and its tombstones.
 
-    Of a shard that grows meanwhile it reads the slices that there were when it began. The tables
-    of forgotten items are read when it begins, and come last: 22 bytes an item of memory. An item
-    that is forgotten meanwhile may be there in what is read: all bits of the version that it had
-    stay set.
+    Of a shard that grows meanwhile it reads the slices that there were when it began. The
+    tombstones are read when it begins, before any bit, and come last: 16 bytes an item of memory.
+    So each of them is of an item that has all its bits in what is read.
 
     Args:
         state: The filter.
@@ -175,29 +179,41 @@ class Reading:
         self._state = state
         self._what = what
         self._image = self._start = 0
-        self._headers: list[int] = []
+        self._starts: list[bytes] = []
         self._tables: list[bytes] = []
 
     def begin(self) -> Core[View]:
         """Find the generation that is read, and return what is known of it."""
 
         def find(view: View) -> Core[View | None]:
-            # All shards have the flag of forgetting before the first item is forgotten.
-            looked = view.shards if view.descriptor.slices else view.shards[:1]
-            found = yield from in_parallel([_header_at(shard.key) for shard in looked])
-            self._headers = [unflagged(header) for header in found]
-            if not all(map(view.descriptor.has_header, self._headers)):
+            asked = [ask(one.key, start_command(one.key)) for one in view.shards]
+            self._starts = [start for (start,) in (yield from in_parallel(asked))]
+            found = [header_from_bytes(start[:HEADER_BYTES]) for start in self._starts]
+            if any(unflagged(header) != view.header for header in found):
                 return None
-            if any(map(says_forgotten, found)):
-                tables = [read_table(shard.key) for shard in view.shards]
-                self._tables = yield from in_parallel(tables, TABLES_AT_ONCE)
+            flags = [has_discards(header) for header in found]
+            if not any(flags):
+                return view
+            flagged = [shard for shard, flag in zip(view.shards, flags, strict=True) if flag]
+            sets = yield from in_parallel(
+                [
+                    read_set(shard.key, view.header, is_sorted=view.contents.is_sorted)
+                    for shard in flagged
+                ],
+                TABLES_AT_ONCE,
+            )
+            if None in sets:
+                return None
+            # A shard that has no flag as yet has no tombstones, whatever comes later.
+            read = dict(zip(flagged, sets, strict=True))
+            self._tables = [encode_table(read.get(shard) or []) for shard in view.shards]
             return view
 
         self._view = view = yield from in_one_generation(self._state, find)
-        self.images = Images.of(view.descriptor, self._headers)
+        self.images = Images.of(view.descriptor, self._starts)
         if self._tables:
             size = sum(map(len, self._tables)) // RECORD_BYTES
-            self.images = self.images._replace(forgotten=size - len(self._tables))
+            self.images = self.images._replace(discarded=size - len(self._tables))
         return view
 
     def next_part(self) -> Core[Part | None]:
@@ -214,22 +230,24 @@ class Reading:
             return self._part(table[self._start : stop], len(table))
         shard = self._view.shards[self._image]
         contents, descriptor = self._view.contents, self._view.descriptor
-        wanted = self._headers[self._image] if descriptor.slices else shard.header
-        start, size = self._start, contents.string_bytes(descriptor, wanted)
+        # As it was when it began: what is written to later slices meanwhile is left out.
+        head = self._starts[self._image] if descriptor.slices else bytes(FIRST_BYTE)
+        count = slices_in(head) if descriptor.growth else 1
+        start, size = self._start, contents.string_bytes(descriptor, count)
         stop = min(start + BYTES_PER_TRIP, size)
         bits, header = yield from ask(
             shard.key,
             encode_command("GETRANGE", shard.key, start, stop - 1),
             header_command(shard.key),
         )
-        if without_slices(unflagged(header_from_bytes(header))) != shard.header:
+        if plain_header(header) != shard.header:
             self._state.forget()
             raise FilterLostError(
                 f"filter {self._state.keys.name!r} was cleared, replaced or lost during "
                 f"{self._what}"
             )
         if not start:
-            bits = image_start(wanted) + bits[HEADER_BYTES:]
+            bits = bytes(HEADER_BYTES) + head[HEADER_BYTES:] + bits[FIRST_BYTE:]
         return self._part(bits, size)
 
     def _part(self, data: bytes, size: int) -> Part:
@@ -239,9 +257,3 @@ class Reading:
         if self._start == size:
             self._image, self._start = self._image + 1, 0
         return part
-
-
-def _header_at(key: str) -> Core[int]:
-    """Return the header of a shard, with its flags."""
-    (start,) = yield from ask(key, header_command(key))
-    return header_from_bytes(start)

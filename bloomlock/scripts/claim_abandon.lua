@@ -34,7 +34,7 @@ end
 
 use(every(3, 3))
 local tokens, errors = every(4, 3), every(5, 3)
-local reply = {header}
+local reply = {found_header}
 for i, id in ipairs(ids) do
     reply[i + 1] = abandon(id, tokens[i], errors[i])
 end

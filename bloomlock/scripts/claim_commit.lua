@@ -1,35 +1,43 @@
 -- Add items and end their claims, in one step.
 -- KEYS: see claim_common.lua
 -- ARGV: from 2 on for each item its id, token and places
--- Reply: {header, for each item 1, or 0 if another worker claimed it since, or a string, and nothing
---       done for it: the version that it has, if its places are of another}; {"behind"}, and
---       nothing done, if the shard has to turn to the epoch of the clock first; {"grown", slices}, and
---       nothing done, if it has not as many slices as the caller believes
-if has_grown then
-    return {'grown', num_slices}
-end
-if window and window.is_behind then
-    return {'behind'}
-end
+-- Reply: {header, for each item 1, or 0 if another worker claimed it since, or its claim is over and
+--       it was discarded since}
 use(every(2, 3))
 local tokens, places = every(3, 3), every(4, 3)
-local others = other_versions(places)
+local why = read_shard(true)
+if why then
+    return why
+end
 local lost = read('ZMSCORE', KEYS[5], tokens)
-local reply, committed = {header}, {}
-for i, id in ipairs(ids) do
+
+-- Whether the claim is this worker's still: it is open, or failed and may be committed yet.
+local function is_own(id, token)
     local found = read_record(id)
-    if others[i] then
-        reply[i + 1] = others[i]
-    elseif lost[tokens[i]] or (found and found.token ~= tokens[i]) then
+    if found then
+        return found.token == token
+    end
+    local failure = read_failure(id)
+    return failure and failure.token == token
+end
+
+local reply = {found_header}
+for i, id in ipairs(ids) do
+    local found, is_mine = read_record(id), is_own(id, tokens[i])
+    -- Without a record the commit was carried out before, and this one is a repetition, or a late
+    -- one. If the item has a tombstone it was discarded since, which must not be undone.
+    if lost[tokens[i]] or (found and not is_mine) or (dead[id] and not is_mine) then
         reply[i + 1] = 0
     else
-        committed[#committed + 1] = places[i]
+        put_item(slices, places[i], 1)
         cured[#cured + 1] = id
+        if dead[id] then
+            raised[#raised + 1] = id
+        end
         if found then
             finish(id, found, 'committed')
         end
         reply[i + 1] = 1
     end
 end
-bits_of(committed, 'BITFIELD', 'SET')
 return done(reply)

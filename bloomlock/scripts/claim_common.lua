@@ -1,42 +1,22 @@
 -- What the claim scripts share; put before each of them. The same rules stand in
 -- tests/support/claim_rules.py, under the same names.
 -- KEYS of every claim script: 1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 waiting, 7 counts,
---          8 the versions of forgotten items
--- ARGV[1]  the header the caller expects, 8 bytes, without what says that items were forgotten or
---          that the shard has grown; of a filter with a time window behind it "w" and what cells.lua
---          reads, of one that grows "s" and the bits of an item in each slice, a byte each
--- Reply    {header found, ...}; {header found} alone, and nothing written, if it is another one
+--          8 the set of tombstones
+-- ARGV[1]  the header the caller expects, 8 bytes, without flags, and the layout; see slices.lua
+-- Reply    {header found, ...}; {header found} alone, and nothing written, if it is another one; and
+--          nothing written, by scripts that read bits: {"lost"}, if the tombstones were evicted, or
+--          {"grown", number of slices}, if that is another one
 local LOST_LIFE_MS = 86400000
 local LEASE_OVER = 'its lease ran out before the work was done'
-local BITS_PER_CALL = 400
 local call = redis.call
 
-local header, more_slices, forgets = read_header(KEYS[1])
-local num_slices = more_slices + 1
+local header, has_set, found_header = read_header(KEYS[1])
 if header ~= string.sub(ARGV[1], 1, 8) then
-    return {header}
+    return {found_header}
 end
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
-
--- See cells.lua; nil without a time window.
-local window
--- Of a filter that grows: the slice of each bit of an item; else nil.
-local slice_at
-local has_grown = false
-local kind_of_filter = string.sub(ARGV[1], 9, 9)
-if kind_of_filter == 'w' then
-    window = read_window(string.sub(ARGV[1], 10), KEYS[1], now_us)
-elseif kind_of_filter == 's' then
-    slice_at = {}
-    for slice, bits in ipairs({string.byte(ARGV[1], 10, -1)}) do
-        for _ = 1, bits do
-            slice_at[#slice_at + 1] = slice
-        end
-    end
-    has_grown = slice_at[#slice_at] ~= num_slices
-end
 
 local function integer(number)
     return string.format('%.0f', number)
@@ -89,7 +69,7 @@ local first_fence = last_fence
 
 -- All items of a call are read by one command of a kind, and written by one at the end.
 local ids, open, failed, leases
-local new_records, new_leases, over, cured, counted = {}, {}, {}, {}, {}
+local new_records, new_leases, over, cured, raised, counted = {}, {}, {}, {}, {}, {}
 -- The leases that this call has set, by id: they are written at the end.
 local set_leases = {}
 
@@ -98,23 +78,18 @@ local function use(items)
     ids, open = items, read('HMGET', KEYS[3], items)
 end
 
--- Cut off the versions behind the places of items, six bytes each; return the versions that items
--- have where these are other ones.
-local function other_versions(places)
-    local others = {}
-    local versions = forgets and read('HMGET', KEYS[8], ids) or {}
-    for i, id in ipairs(ids) do
-        local believed = ''
-        if #places[i] % 4 ~= 0 then
-            believed = string.sub(places[i], -6)
-            places[i] = string.sub(places[i], 1, -7)
-        end
-        local version = versions[id] or ''
-        if version ~= believed then
-            others[i] = version
-        end
+-- Where bits and tombstones of the items are read.
+local slices, dead
+
+-- Read the tombstones; return why that is not possible, as a reply. `adds`: as of open_slices.
+local function read_shard(adds)
+    local number
+    slices, number = open_slices(KEYS[1], string.sub(ARGV[1], 9), now_us, adds)
+    if not slices then
+        return {'grown', number}
     end
-    return others
+    dead = has_set and read_tombstones(slices, KEYS[8], header, ids) or not has_set and {}
+    return not dead and {'lost'}
 end
 
 -- Write everything, and return the reply.
@@ -124,6 +99,9 @@ local function done(reply)
     write('HDEL', KEYS[3], over)
     write('ZREM', KEYS[2], over)
     write('HDEL', KEYS[4], cured)
+    if raised[1] then
+        remove_tombstones(slices, KEYS[8], raised)
+    end
     if last_fence > first_fence then
         call('HSET', KEYS[7], 'fence', integer(last_fence))
     end
@@ -230,65 +208,6 @@ end
 
 local function count(counter)
     counted[counter] = (counted[counter] or 0) + 1
-end
-
--- Test the bits of items, or set them, those of the newest slice; return for each item that is tested
--- whether it is there.
-local function bits_of(items, command, operation)
-    local kind, shift, live = 'u1', 0, nil
-    if window and operation == 'SET' then
-        shift = window.added
-    elseif window then
-        kind, live = window.kind, window.live
-    end
-    local words, owners, all_set, missing, num_bits = {}, {}, {}, {}, 0
-    for item, places in ipairs(items) do
-        all_set[item] = live or true
-        local first = 1
-        if slice_at and operation == 'SET' then
-            while slice_at[first] ~= num_slices do
-                first = first + 1
-            end
-        end
-        for start = 4 * first - 3, #places, 4 do
-            local a, b, c, d = string.byte(places, start, start + 3)
-            local at = #words
-            words[at + 1] = operation
-            words[at + 2] = kind
-            words[at + 3] = ((a * 256 + b) * 256 + c) * 256 + d + shift
-            if operation == 'SET' then
-                words[at + 4] = 1
-            end
-            num_bits = num_bits + 1
-            if operation == 'GET' then
-                owners[num_bits] = slice_at and 16 * item + slice_at[(start + 3) / 4] or item
-            end
-        end
-        if num_bits >= BITS_PER_CALL or item == #items then
-            local found = call(command, KEYS[1], unpack(words))
-            for i = 1, #owners do
-                local bits = found[i]
-                if slice_at then
-                    missing[owners[i]] = missing[owners[i]] or bits == 0
-                elseif live then
-                    all_set[owners[i]] = bit.band(all_set[owners[i]], bits)
-                elseif bits == 0 then
-                    all_set[owners[i]] = false
-                end
-            end
-            words, owners, num_bits = {}, {}, 0
-        end
-    end
-    for item = 1, live and #items or 0 do
-        all_set[item] = all_set[item] ~= 0
-    end
-    for item = 1, slice_at and #items or 0 do
-        all_set[item] = false
-        for slice = 1, num_slices do
-            all_set[item] = all_set[item] or not missing[16 * item + slice]
-        end
-    end
-    return all_set
 end
 
 -- Wake those who wait for the end of a claim.

@@ -19,7 +19,7 @@ local function drop(id)
 end
 
 use(every(2, 1))
-local reply = {header}
+local reply = {found_header}
 for i, id in ipairs(ids) do
     reply[i + 1] = drop(id)
 end

@@ -3,7 +3,7 @@
 -- ARGV: 2 how many at most
 -- Reply: {header, for each claim its id and its record}
 local found = call('ZRANGEBYSCORE', KEYS[2], '-inf', integer(now_ms), 'LIMIT', 0, ARGV[2])
-local reply = {header}
+local reply = {found_header}
 if not found[1] then
     return reply
 end

@@ -4,7 +4,7 @@
 -- Reply: {header, for each item 1, or 0 if the claim is over}
 use(every(2, 3))
 local tokens, lease_ms = every(3, 3), every(4, 3)
-local reply = {header}
+local reply = {found_header}
 for i, id in ipairs(ids) do
     local found = read_record(id)
     if found and found.token == tokens[i] then

@@ -23,7 +23,7 @@ local function retry(id)
 end
 
 use(every(2, 1))
-local reply = {header}
+local reply = {found_header}
 for i, id in ipairs(ids) do
     reply[i + 1] = retry(id)
 end

@@ -1,12 +1,9 @@
 -- Take items that are neither done nor claimed.
 -- KEYS: see claim_common.lua
 -- ARGV: 2 lease in ms, 3 max_attempts, 4 channel (empty: not willing to wait), 5 1 if only claims
---       that are over are wanted, 6 1 if the caller goes by what was forgotten; then for each item
---       its id, token, places and what it carries
--- Reply: {header, for each item a list}: {0} gone, {1, fence, attempts} new, {2, time in us} seen,
---       {3, ms left of the other's lease, what it carries} busy, {4, attempts} failed too often,
---       {5, version} not asked for, as it has another version than its places are of, or as the
---       caller goes by none; or {"grown", slices}, as claim_commit.lua
+--       that are over are wanted; then for each item its id, token, places and what it carries
+-- Reply: {header, for each item a list}: {0} gone, {1, fence, attempts} new, {2} seen,
+--       {3, ms left of the other's lease, what it carries} busy, {4, attempts} failed too often
 local lease_ms, default_max, channel = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local only_expired = ARGV[5] == '1'
 local granted = {}
@@ -38,7 +35,7 @@ local function claim(id, token, is_seen, carried)
             end
             finish(id, found, 'expired')
         end
-        return {2, integer(now_us)}
+        return {2}
     end
     if found and token == found.token then
         set_lease(id, math.max(until_ms, now_ms + lease_ms))
@@ -100,25 +97,16 @@ local function claim(id, token, is_seen, carried)
     return {1, integer(last_fence), attempts + 1}
 end
 
-if has_grown then
-    return {'grown', num_slices}
+use(every(6, 4))
+local tokens, places, carried = every(7, 4), every(8, 4), every(9, 4)
+local why = read_shard(false)
+if why then
+    return why
 end
-use(every(7, 4))
-local tokens, places, carried = every(8, 4), every(9, 4), every(10, 4)
-local others = other_versions(places)
-if forgets and ARGV[6] ~= '1' then
-    for i in ipairs(ids) do
-        others[i] = others[i] or ''
-    end
-end
-local seen = bits_of(places, 'BITFIELD_RO', 'GET')
-local reply = {header}
+local reply = {found_header}
 for i, id in ipairs(ids) do
-    if others[i] then
-        reply[i + 1] = {5, others[i]}
-    else
-        reply[i + 1] = claim(id, tokens[i], seen[i], carried[i])
-    end
+    local is_seen = not dead[id] and find_item(slices, places[i], 1)
+    reply[i + 1] = claim(id, tokens[i], is_seen, carried[i])
 end
 write('ZREM', KEYS[5], granted)
 return done(reply)

@@ -1,14 +1,17 @@
--- Add a slice to a shard, unless it has grown already. Safe to repeat.
--- KEYS[1]  the shard
--- ARGV[1]  the header of a shard that has not, 8 bytes
--- ARGV[2]  the header it gets
--- ARGV[3]  the number of its last byte then, counted from 0
--- Reply    the header it has now
-local header = redis.call('GETRANGE', KEYS[1], 0, 7)
+-- Append a slice to a shard, unless another client has done so. Safe to repeat.
+-- KEYS   1 the shard
+-- ARGV   1 its header without flags, 2 how many slices the caller knows, 3 the number of its last byte
+--        with one slice more, counted from 0
+-- Reply  {header, how many slices there are}; {header} alone: it is another one
+local header = read_header(KEYS[1])
 if header ~= ARGV[1] then
-  return header
+    return {header}
 end
--- What can fail comes first: without the room the shard stays as it is.
-redis.call('SETRANGE', KEYS[1], ARGV[3], '\0')
-redis.call('SETRANGE', KEYS[1], 0, ARGV[2])
-return ARGV[2]
+local count = struct.unpack('>I8', redis.call('GETRANGE', KEYS[1], 8, 15)) + 1
+if count == tonumber(ARGV[2]) then
+    -- What can fail comes first: without the memory the shard stays as it is.
+    redis.call('SETRANGE', KEYS[1], ARGV[3], '\0')
+    redis.call('SETRANGE', KEYS[1], 8, struct.pack('>I8', count))
+    count = count + 1
+end
+return {header, count}

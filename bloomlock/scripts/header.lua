@@ -1,27 +1,33 @@
 -- Headers of shards, for scripts that go by the generation alone; put before them.
 
-local HAS_GROWN, FORGETS = 1, 2
+local HAS_SET = 2
 
--- Return the header of a shard without what says that items were forgotten or that it has grown;
--- how many slices it has beside the first; and whether items were forgotten.
+-- Return the header of a shard without its flag; whether there is a set of tombstones; and the header
+-- as it is.
 local function read_header(key)
   local header = redis.call('GETRANGE', key, 0, 7)
-  local flags, slices = string.byte(header, 2), 0
-  if #header < 8 or flags == 0 or flags > HAS_GROWN + FORGETS then
-    return header, slices, false
+  if string.byte(header, 2) ~= HAS_SET then
+    return header, false, header
   end
-  local last = string.byte(header, 8)
-  if flags % FORGETS == HAS_GROWN then
-    slices = last % 16
-  end
-  header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3, 7) ..
-    string.char(last - slices)
-  return header, slices, flags >= FORGETS
+  return string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3), true, header
 end
 
--- Return a header, as read_header does, with what it says of slices and forgotten items.
-local function flagged(header, slices, forgets)
-  local flags = (slices > 0 and HAS_GROWN or 0) + (forgets and FORGETS or 0)
-  return string.sub(header, 1, 1) .. string.char(flags) .. string.sub(header, 3, 7) ..
-    string.char(string.byte(header, 8) + slices)
+-- Return a header, as read_header does, with the flag if there is a set of tombstones.
+local function flagged(header, has_set)
+  if not has_set then
+    return header
+  end
+  return string.sub(header, 1, 1) .. string.char(HAS_SET) .. string.sub(header, 3)
+end
+
+-- Give a set of tombstones the sentinel of another generation. One that was evicted is not made anew:
+-- it would look as if nothing had been discarded.
+local function exchange_sentinel(set, before, after)
+  if redis.call('TYPE', set).ok == 'zset' then
+    if redis.call('ZREM', set, before) == 1 then
+      redis.call('ZADD', set, '+inf', after)
+    end
+  elseif redis.call('SREM', set, before) == 1 then
+    redis.call('SADD', set, after)
+  end
 end

@@ -8,11 +8,11 @@ local call = redis.call
 if read_header(KEYS[1]) == ARGV[1] then
   return 0
 end
-local header, _, forgets = read_header(KEYS[3])
+local header, has_set = read_header(KEYS[3])
 local bytes, kept = tonumber(ARGV[2]), 4 + tonumber(ARGV[4])
 local is_short = call('STRLEN', KEYS[3]) < bytes
 if header ~= ARGV[1] or (is_short and ARGV[3] == '1') or
-    (forgets and call('EXISTS', KEYS[4]) == 0) then
+    (has_set and call('EXISTS', KEYS[4]) == 0) then
   return -1
 end
 call('UNLINK', KEYS[1], KEYS[2], unpack(KEYS, kept + 1))
@@ -29,7 +29,7 @@ else
   call('RENAME', KEYS[3], KEYS[1])
 end
 call('PERSIST', KEYS[1])
-if forgets then
+if has_set then
   call('RENAME', KEYS[4], KEYS[2])
   call('PERSIST', KEYS[2])
 end

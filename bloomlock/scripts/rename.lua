@@ -1,8 +1,8 @@
 -- Give all keys of a filter other names and the filter a new generation; safe to repeat.
 -- KEYS      1 the descriptor, 2 the new one; then pairs of a key and its new name: the shards, as
---           many as ARGV[4] says, then the counts of their claims, as many, then all others
--- ARGV[1]   the header of the shards, 8 bytes; ARGV[2] their new one. Both without the flags that
---           items were forgotten, or that a shard has grown, which each shard keeps
+--           many as ARGV[4] says, the counts of their claims, the sets of their tombstones, all others
+-- ARGV[1]   the header of the shards, 8 bytes; ARGV[2] their new one. Both without flags, which
+--           each shard keeps
 -- ARGV[3]   the new generation, as it stands in the descriptor
 -- ARGV[4]   how many shards
 -- Reply     0 if it is done, now or before; 1 if the filter is another one; 2 if the new name is
@@ -12,10 +12,10 @@ local shards = tonumber(ARGV[4])
 if call('HGET', KEYS[2], 'generation') == ARGV[3] then
   return 0
 end
-local slices, forgets = {}, {}
+local has_set = {}
 for shard = 1, shards do
   local header
-  header, slices[shard], forgets[shard] = read_header(KEYS[2 * shard + 1])
+  header, has_set[shard] = read_header(KEYS[2 * shard + 1])
   if header ~= ARGV[1] then
     return 1
   end
@@ -32,7 +32,10 @@ for i = 1, #KEYS, 2 do
 end
 call('HSET', KEYS[2], 'generation', ARGV[3])
 for shard = 1, shards do
-  call('SETRANGE', KEYS[2 * shard + 2], 0, flagged(ARGV[2], slices[shard], forgets[shard]))
+  call('SETRANGE', KEYS[2 * shard + 2], 0, flagged(ARGV[2], has_set[shard]))
+  if has_set[shard] then
+    exchange_sentinel(KEYS[2 * (2 * shards + shard) + 2], ARGV[1], ARGV[2])
+  end
   local counts = KEYS[2 * (shards + shard) + 2]
   if call('HGET', counts, 'header') == ARGV[1] then
     call('HSET', counts, 'header', ARGV[2])

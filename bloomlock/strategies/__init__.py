@@ -5,9 +5,8 @@ from __future__ import annotations
 from bloomlock.errors import ConfigurationError
 
 from .atomic import AtomicStrategy
-from .base import Chain, Segment, Shard, Strategy, WithFallback
+from .base import Segment, Shard, Strategy, WithFallback
 from .bitmap import BitmapStrategy, MergeStrategy
-from .growing import GrowingStrategy
 from .lock import LockStrategy
 from .lua import LuaStrategy
 from .native import NativeStrategy
@@ -63,8 +62,6 @@ __all__ = [
     "STRATEGIES",
     "AtomicStrategy",
     "BatchStrategies",
-    "Chain",
-    "GrowingStrategy",
     "Segment",
     "Shard",
     "SlicedStrategy",

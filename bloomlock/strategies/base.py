@@ -20,14 +20,13 @@ from redis.exceptions import ResponseError
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.descriptor import (
+    DISCARDED,
     HEADER_BYTES,
-    says_forgotten,
-    slices_of,
     unflagged,
-    without_slices,
 )
 from bloomlock.parallel import in_parallel
 from bloomlock.refusals import is_missing
+from bloomlock.sizing import FIRST_BYTE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
 
     from bloomlock.effects import Core
     from bloomlock.hashing import Hasher
-    from bloomlock.shard_hashing import Chained
-
-    from .held import Held
+    from bloomlock.slices import SliceState
 
     Rows = npt.NDArray[np.uint64]
     Flags = npt.NDArray[np.bool_]
@@ -57,59 +54,24 @@ class Shard(NamedTuple):
         header: The header it should have.
         digits: Decimal digits of its last offset.
         bits: Bits of its bitmap, header not counted.
-        also: Another header that it may have: the same with the flag that items were forgotten. 0:
-            the caller does not go by what was forgotten.
-        chain: What is known of its slices; None: the filter does not grow.
-        held: The versions of the rows that are asked for, in a filter with a time window of which
-            items were forgotten.
+        slices: What is known of its slices; None: it is one bitmap.
     """
 
     key: str
     header: int
     digits: int
     bits: int = 0
-    also: int = 0
-    chain: Chain | None = None
-    held: Held | None = None
+    slices: SliceState | None = None
 
     @property
     def headers(self) -> list[bytes]:
-        """What the first bytes of its string may be."""
-        allowed = [self.header, self.also] if self.also else [self.header]
+        """What the first bytes of its string may be: without the flag of discards, and with it."""
+        allowed = (self.header, self.header | DISCARDED)
         return [header.to_bytes(HEADER_BYTES, "big") for header in allowed]
 
     def has(self, header: int) -> bool:
         """Return whether it may have a header."""
-        return header == self.header or (header == self.also and header != 0)
-
-    def has_header(self, header: int) -> bool:
-        """Return whether a header is the one it should have, or that after a growth."""
-        return header == self.header or (
-            self.chain is not None and without_slices(header) == self.header
-        )
-
-
-class Chain:
-    """What a client knows of the slices of one shard.
-
-    Attributes:
-        hasher: Places items in all slices that there can be.
-        count: How many slices the shard has, as the last reply said; a number that is wrong costs
-            a round trip and nothing else.
-        forgets: Whether the last reply said that items were forgotten; the same holds.
-    """
-
-    __slots__ = ("count", "forgets", "hasher")
-
-    def __init__(self, hasher: Chained) -> None:
-        """Believe that the shard has not grown."""
-        self.hasher = hasher
-        self.count = 1
-        self.forgets = False
-
-    def learn(self, header: int) -> None:
-        """Take note of the header of the shard."""
-        self.count, self.forgets = slices_of(header), says_forgotten(header)
+        return unflagged(header) == self.header
 
 
 class Segment(NamedTuple):
@@ -122,15 +84,12 @@ class Segment(NamedTuple):
             header than the expected one and did nothing.
         error: The server's error (nothing was done, for certain) or ConnectionLost (not known, if
             its request was sent), else None.
-        new_elsewhere: Whether the row, asked for by a version, was new to another generation whose
-            table had the same version just before.
     """
 
     rows: int
     header: int = 0
     missing: Sequence[bool] | Flags | None = None
     error: Exception | None = None
-    new_elsewhere: bool = False
 
 
 if TYPE_CHECKING:
@@ -149,10 +108,8 @@ class Strategy(ABC):
             strategy may take a batch over.
         is_native: Whether the filter is the server's own, which takes items and not the places of
             their bits: a row is an item. No other strategy can take a batch over, or read it.
-        is_sliced: Whether the filter has cells of slices, for a time window. No other strategy can
-            take a batch over, or read it.
-        is_growing: Whether it is for filters that grow, of which it takes whole items and knows
-            how many slices they have: a row is an item, and no other strategy can take a batch.
+        is_sliced: Whether it is for filters with slices, of which it takes whole items: a row is an
+            item, and no other strategy can take a batch.
         is_forbidden: Whether the server refuses it for good.
         may_share_calls: Whether concurrent single calls gain by going out as one batch.
         has_answers: Whether an update returns which items are new.
@@ -166,7 +123,6 @@ class Strategy(ABC):
     is_exclusive: ClassVar[bool] = False
     is_native: ClassVar[bool] = False
     is_sliced: ClassVar[bool] = False
-    is_growing: ClassVar[bool] = False
     is_forbidden: bool = False
     may_share_calls: bool = True
     has_answers: bool = True
@@ -330,6 +286,11 @@ def plain_header(data: bytes) -> int:
 def header_command(key: str) -> bytes:
     """Return the command that reads the header of a shard."""
     return encode_command("GETRANGE", key, 0, HEADER_BYTES - 1)
+
+
+def start_command(key: str) -> bytes:
+    """Return the command that reads header and state of a shard."""
+    return encode_command("GETRANGE", key, 0, FIRST_BYTE - 1)
 
 
 def encode_offsets(offsets: Offsets, before: bytes, after: bytes) -> Table:

@@ -90,26 +90,29 @@ class MergeStrategy(BitmapStrategy):
         return [segment._replace(rows=len(rows), missing=missing)]
 
 
-def merge_image(shard: Shard, image: Bytes, *, waits: bool = False) -> Core[Segment]:
+def merge_image(
+    shard: Shard, image: Bytes, *, waits: bool = False, flagged: bool = True
+) -> Core[Segment]:
     """Set all bits of an image of the whole shard, in parts if it is large; may be repeated.
 
-    `waits` is that of Request.
+    `waits` is that of Request, `flagged` that of `merge_part`.
 
     Returns:
         A Segment for one row, whose `missing` says nothing if it is not None.
     """
-    whole = len(image) <= WHOLE_BYTES
+    whole, header = len(image) <= WHOLE_BYTES, shard.header
     for part in [range(len(image))] if whole else _parts(len(image)):
         bits = image[part.start : part.stop]
         if not whole and not bits.any():
             continue
-        reply = yield from merge_part(shard, part.start, bits, answers=False, waits=waits)
+        how = {"answers": False, "waits": waits, "flagged": flagged}
+        reply = yield from merge_part(shard, part.start, bits, **how)
         if isinstance(reply, Exception):
             return Segment(1, error=reply)
         header, _ = reply
-        if not shard.has(header):
+        if not shard.has(header) or (header != shard.header and not flagged):
             return Segment(1, header)
-    return Segment(1, shard.header, [False])
+    return Segment(1, header, [False])
 
 
 def _parts(size: int) -> list[range]:
@@ -140,11 +143,18 @@ def _exchange(shard: Shard, rows: Rows, write: bool) -> Core[Segment]:
 
 
 def merge_part(
-    shard: Shard, first: int, image: Bytes, *, answers: bool, waits: bool = False
+    shard: Shard,
+    first: int,
+    image: Bytes,
+    *,
+    answers: bool,
+    waits: bool = False,
+    flagged: bool = True,
 ) -> Core[tuple[int, bytes | memoryview] | Exception]:
     """Set the bits of an image, which begins at byte `first` of the shard.
 
-    Without `waits` a slot that moves is a refusal, after which the items take its place.
+    Without `waits` a slot that moves is a refusal, after which the items take its place. Without
+    `flagged` nothing is set in a shard with discarded items: bits do not undo a discard.
 
     Returns:
         The header found, and the bytes that were there before (empty without `answers`); or what
@@ -153,7 +163,7 @@ def merge_part(
     refused = yield from _refuses_transactions(shard)
     if refused is not None:
         return refused
-    how = {"answers": answers, "waits": waits}
+    how = {"answers": answers, "waits": waits, "flagged": flagged}
     replies = yield from _transact(shard, first, image, _SCRIPT.by_digest, **how)
     if isinstance(replies, list) and isinstance(replies[-1], NoScriptError):
         replies = yield from _transact(shard, first, image, _SCRIPT.by_source, **how)
@@ -175,11 +185,18 @@ def _refuses_transactions(shard: Shard) -> Core[Exception | None]:
 
 
 def _transact(
-    shard: Shard, first: int, image: Bytes, call: Call, *, answers: bool, waits: bool
+    shard: Shard,
+    first: int,
+    image: Bytes,
+    call: Call,
+    *,
+    answers: bool,
+    waits: bool,
+    flagged: bool,
 ) -> Core[Replies | Exception]:
     """Store the image, read what is there if asked, and merge; return the replies to these."""
     merging = merge_keys(shard.key)
-    expected, *others = shard.headers
+    expected, *others = shard.headers[: 1 + flagged]
     # The image goes the short way, not through the script, which would copy it several times.
     commands: list[Command] = [
         MULTI,

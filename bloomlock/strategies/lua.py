@@ -6,8 +6,8 @@ offsets, four bytes each, big-endian.
 
 from __future__ import annotations
 
-import math
 import struct
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError
@@ -20,7 +20,7 @@ from bloomlock.scripts import Script
 from .base import Segment, Strategy, error_of, header_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from bloomlock.commands import Replies
 
@@ -42,31 +42,46 @@ class LuaStrategy(Strategy):
 
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.many; several calls are on their way at once."""
-        calls = Calls(_BITS, shard, rows, write)
-        replies = yield from collect(Pipeline(shard.key, calls), repeatable=not write)
-        yield from calls.repeat_unknown(replies)
-        return calls.decode(replies)
+        size = max(1, BITS_PER_CALL // int(rows.shape[1]))
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        calls = Calls(
+            _BITS,
+            [shard.key],
+            [partial(_arguments, shard, write, rows.shape[1], part) for part in parts],
+        )
+        replies = yield from calls.run(repeatable=not write)
+        return [_segment(reply, len(part)) for part, reply in zip(parts, replies, strict=True)]
 
     def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
-        arguments = _arguments(shard, write, len(offsets), pack_one(offsets))
+        header, *others = shard.headers
+        width, places = OFFSET_BYTES * len(offsets), pack_one(offsets)
+        arguments: list[str | bytes | int] = [header, int(write), width, places, *others]
         (reply,) = yield from _BITS.call([([shard.key], arguments)], repeatable=not write)
         return _segment(reply, 1)
 
 
 class Calls:
-    """Rows as script calls of up to 4096 bits, packed while others are on their way."""
+    """Calls of one script that follow each other, packed while others are on their way.
 
-    def __init__(self, script: Script, shard: Shard, rows: Rows, write: bool) -> None:
+    Args:
+        script: The script.
+        keys: Of all of them.
+        arguments: Makes those of each call.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[Callable[[], Sequence[bytes | int]]],
+    ) -> None:
         self._script = script
-        self._shard = shard
-        self._rows = rows
-        self._write = write
-        self._num_hashes = int(rows.shape[1])
-        self._size = max(1, BITS_PER_CALL // self._num_hashes)
+        self._keys = keys
+        self._arguments = arguments
 
     def __len__(self) -> int:
-        return math.ceil(len(self._rows) / self._size)
+        return len(self._arguments)
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """Pack one call at a time.
@@ -75,33 +90,30 @@ class Calls:
         being sent twice to a server that lacks the script.
         """
         script = self._script
-        for index in range(len(self)):
+        for index, arguments in enumerate(self._arguments):
             make = script.by_source if index == 0 and len(self) > 1 else script.by_digest
-            yield [make([self._shard.key], self._arguments(index))]
+            yield [make(self._keys, arguments())]
 
-    def _arguments(self, index: int) -> tuple[bytes | int, ...]:
-        rows = self._rows[index * self._size : (index + 1) * self._size]
-        return _arguments(self._shard, self._write, self._num_hashes, pack(rows))
-
-    def repeat_unknown(self, replies: Replies) -> Core[None]:
-        """Repeat, with the source, the calls that found no script: nothing of them was done."""
-        again = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        for index in again:
-            command = self._script.by_source([self._shard.key], self._arguments(index))
-            request = Request(self._shard.key, [command])
-            (replies[index],) = yield from collect(request, repeatable=not self._write)
-
-    def decode(self, replies: Replies) -> list[Segment]:
-        """Read each call's header and answers."""
-        return [
-            _segment(reply, min(self._size, len(self._rows) - index * self._size))
-            for index, reply in enumerate(replies)
-        ]
+    def run(self, *, repeatable: bool) -> Core[Replies]:
+        """Carry them out; those that found no script, so did nothing, again with the source."""
+        if len(self) == 1:
+            return (
+                yield from self._script.call(
+                    [(self._keys, self._arguments[0]())], repeatable=repeatable
+                )
+            )
+        replies = yield from collect(Pipeline(self._keys[0], self), repeatable=repeatable)
+        for index, reply in enumerate(replies):
+            if isinstance(reply, NoScriptError):
+                command = self._script.by_source(self._keys, self._arguments[index]())
+                request = Request(self._keys[0], [command])
+                (replies[index],) = yield from collect(request, repeatable=repeatable)
+        return replies
 
 
-def _arguments(shard: Shard, write: bool, hashes: int, places: bytes) -> tuple[bytes | int, ...]:
+def _arguments(shard: Shard, write: bool, hashes: int, rows: Rows) -> tuple[bytes | int, ...]:
     header, *others = shard.headers
-    return header, int(write), OFFSET_BYTES * hashes, places, *others
+    return header, int(write), OFFSET_BYTES * hashes, pack(rows), *others
 
 
 def _segment(reply: object, count: int) -> Segment:

@@ -1,320 +1,270 @@
-"""Cells of slices for time windows: header, state and all cells in one atomic BITFIELD.
+"""Filters with slices: one script tests, adds and discards items of a shard; see slices.py.
 
-TIME follows it in the same request, so the answer is that of the server's clock at a moment that
-is not before the command. A command for one item goes without TIME while the epoch follows from
-an answer to it that is `TRUST_S` old at most. An add sets its bits in the slice that the client
-believes current, and the reply says which one is. If the slice was another one, or its epoch was
-over, the add is made again; see `Adding`.
+An add is sent once: it is not known what became of one whose reply is lost. Where a reply says that
+a shard has more slices than the client knows, or that items were discarded and the call brought no
+identities, nothing was done, and the client asks again.
 """
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from bloomlock.arrays import np
+from bloomlock.commands import encode_command, encode_opening
 from bloomlock.delivery import collect
-from bloomlock.descriptor import says_forgotten, unflagged
-from bloomlock.effects import ConnectionLost, Pipeline, Request
-from bloomlock.windows import DRIFT_S, EPOCH_SHIFT
+from bloomlock.descriptor import DISCARDED, HEADER_BYTES, has_discards, unflagged
+from bloomlock.effects import ConnectionLost, Request
+from bloomlock.errors import ConfigurationError, FilterMismatchError
+from bloomlock.keys import discards_key
+from bloomlock.parallel import in_parallel
+from bloomlock.refusals import is_missing
+from bloomlock.scripts import Script
 
-from .adding import Adding, most_at_once, unknown
-from .base import Segment, Strategy, error_of
-from .cells import (
-    COMMANDS_PER_WRITE,
-    FEW_BITS,
-    TIME,
-    CellCommands,
-    Reading,
-    Turning,
-    encode_cells,
-    microseconds,
-    read_cells,
-    turn,
-)
-from .held import Preceded
+from .base import Segment, Strategy, error_of, header_from_bytes
+from .lua import Calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from bloomlock.effects import Core
-    from bloomlock.windows import Window
+    from bloomlock.hashing import Hasher
+    from bloomlock.slices import SlicedHasher, SliceState
 
-    from .base import Rows, Shard
-    from .cells import SomeRows
+    from .base import Answered, Rows, Shard
 
-STALE_PART = 0.25
-"""Part of the window after which a client reads the state of a shard before it adds to it.
+ITEMS = Script("header", "slices", "items")
 
-What it believed by then might be the slice that is wiped for the next epoch."""
+BITS_PER_CALL = 1024
+"""Bits of the items of one call: 1 to 2 ms of the server's time."""
+FEW_BITS = 256
+"""Bits of items that are quicker placed without arrays."""
+ANY_NUMBER = 2**62
 
-TRUST_S = 0.1
-"""Seconds for which a client adds its own clock's to the server's time, and does not ask for it.
-
-So much later it takes notice of a server's clock that was set, or of another server's."""
-
-
-class Known(NamedTuple):
-    """What is known of the clock of the server that has a shard.
-
-    Attributes:
-        epoch: Of that clock.
-        until: Until when, by the client's clock, it is not asked for again.
-        end: When, by the client's clock, that epoch is not yet over.
-    """
-
-    epoch: int = 0
-    until: float = -math.inf
-    end: float = -math.inf
-
-
-UNKNOWN = Known()
+TEST, ADD, RENEW, DISCARD = b"t", b"a", b"r", b"d"
+LOST = b"lost"
+BROKEN = DISCARDED
+"""In place of the header of a shard whose set was evicted; no shard has it."""
 
 
 class SlicedStrategy(Strategy):
-    """One round trip, no script, for a test and for an add that renews; exact.
-
-    Other adds test first, and set the bits of what is new by a second command.
+    """One round trip by a script, and one more for each growth that the client has not heard of.
 
     Args:
-        window: The filter's.
-        refresh: Whether the add of an item that is there renews it.
-        clock: Seconds, going on while the machine is suspended.
-        on_epoch: Is given the key of a shard, the epoch in which the shard has answered, and when
-            that is not yet over, before the answer is returned; None: nothing is.
+        name: That of the strategy that the caller asked for.
+        refresh: Whether the add of an item that is there renews it, with a window.
     """
 
-    name = "atomic"
     is_sliced = True
-    bits_per_exchange = 2**16
-    few_bits = FEW_BITS
+    bits_per_exchange: ClassVar[int] = 2**18
 
-    def __init__(
-        self,
-        window: Window,
-        *,
-        refresh: bool,
-        clock: Callable[[], float],
-        on_epoch: Callable[[str, int, float], None] | None = None,
-    ) -> None:
-        self.window = window
+    def __init__(self, name: str, *, refresh: bool = False) -> None:
+        self.name = name
         self.refresh = refresh
-        self._clock = clock
-        self._on_epoch = on_epoch
-        self._stale_s = STALE_PART * window.length_us / 10**6
-        # By the key of a shard: the epoch it had turned to, which was that of the server's clock,
-        # when that was asked for, and the header that said so.
-        self._epochs: dict[str, tuple[int, float, int]] = {}
-        # By the key of a shard.
-        self._now: dict[str, Known] = {}
+
+    def check_server(self, key: str) -> Core[None]:
+        """See Strategy.check_server."""
+        request = Request(key, [encode_command("EVAL", "return 1", 0)])
+        (reply,) = yield from collect(request, repeatable=True)
+        if isinstance(reply, Exception) and is_missing(reply):
+            raise ConfigurationError(
+                "a filter that grows or has a time window needs a server that runs scripts for "
+                f"this client; it answered {reply}"
+            )
+
+    def few_items(self, hasher: Hasher) -> int:  # noqa: ARG002
+        """See Strategy.few_items: any number of items goes by `few_each`."""
+        return ANY_NUMBER
 
     def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
-        """See Strategy.one."""
-        if write and self.refresh:
-            return (yield from self._add_one(shard, offsets, self.known_epoch(shard)))
-        window = self.window
-        asked_at = self._clock()
-        command = encode_cells(shard.key, offsets, window.cell_bits, None)
-        reply, now = yield from self._exchange_one(shard, command, asked_at, write=False)
-        if not isinstance(reply, list) or isinstance(now, Exception):
-            if write:
-                return (yield from self._add_one(shard, offsets, None))
-            return Segment(1, error=now if isinstance(now, Exception) else error_of(reply))
-        header = reply[0]
-        if header != shard.header and not shard.has(header):
-            return Segment(1, header, None)
-        epoch = reply[1] >> EPOCH_SHIFT
-        (mask,) = read_cells(reply, 1, len(offsets))
-        mask &= window.live_mask(epoch, now)
-        # What has another version by now has to be added by that.
-        if not write or mask or (shard.held is not None and not shard.held.has(0)):
-            return Segment(1, header, [mask == 0])
-        self._note_turned(shard, epoch, now, asked_at, header)
-        return (yield from self._add_one(shard, offsets, epoch if now <= epoch else None))
-
-    def _add_one(self, shard: Shard, offsets: list[int], epoch: int | None) -> Core[Segment]:
-        """Add an item in the slice of an epoch, without the costs of many where that is right."""
-        if epoch is None:
-            (segment,) = yield from self._add(shard, [offsets])
-            return segment
-        window = self.window
-        asked_at = self._clock()
-        command = encode_cells(shard.key, offsets, window.cell_bits, epoch % window.cell_bits)
-        reply, now = yield from self._exchange_one(shard, command, asked_at, write=True)
-        if isinstance(reply, list) and not isinstance(now, Exception):
-            header, word = reply[:2]
-            has_version = shard.held is None or shard.held.has(0)
-            is_in_time = word >> EPOCH_SHIFT == epoch and now <= epoch
-            if shard.has(header) and has_version and is_in_time:
-                self._epochs[shard.key] = epoch, asked_at, header
-                (mask,) = read_cells(reply, 1, len(offsets))
-                mask &= window.live_mask(epoch, now)
-                return Segment(1, header, [mask == 0])
-        readings = CellCommands(window, shard.key, [offsets], epoch).decode([reply])
-        first = self._at_time(shard, readings, now, asked_at)
-        (segment,) = yield from Adding(self, shard, [offsets]).run((epoch, *first))
+        """See Strategy.one; a row is the item."""
+        state, item = state_of(shard), cast("bytes", offsets)
+        operation = self._operation(write=write)
+        if not state.has_tombstones:
+            places = state.hasher.packed([item], state.count)
+            command = b"%b$%d\r\n%b\r\n" % (_opening(shard, operation), len(places), places)
+            try:
+                (reply,) = yield Request(shard.key, [command])
+            except ConnectionLost as lost:
+                if lost.sent and write:
+                    return Segment(1, error=lost)
+                reply = lost
+            segment = _read(shard, state, reply, 1) if isinstance(reply, list) else None
+            if segment is not None:
+                return segment
+        # By any other reply nothing was done.
+        items = Items(state.hasher, [item])
+        ((_, (segment,)),) = yield from ask_shard(shard, items, range(1), operation)
         return segment
 
-    def _exchange_one(
-        self, shard: Shard, command: bytes, asked_at: float, *, write: bool
-    ) -> Core[tuple[Any, int | Exception]]:
-        """Send one command; return its reply, and the epoch of the server's clock after it.
-
-        Args:
-            shard: Where to.
-            command: In RESP.
-            asked_at: The client's clock.
-            write: Whether it sets bits.
-        """
-        known = self._now.get(shard.key, UNKNOWN)
-        is_known = asked_at < known.until
-        held = shard.held
-        commands = [command] if is_known else [command, TIME]
-        request = Request(shard.key, commands if held is None else [*held.commands, *commands])
-        try:
-            replies = yield request
-        except ConnectionLost as lost:
-            replies = yield from collect(request, repeatable=not write, lost=lost)
-        reply, *times = replies if held is None else held.take(replies)
-        if is_known and self._clock() < known.until:
-            if self._on_epoch is not None:
-                self._on_epoch(shard.key, known.epoch, known.end)
-            return reply, known.epoch
-        time = times[0] if times else None
-        return reply, (yield from self._epoch_after(shard, time, asked_at, write=write))
-
-    def few(
-        self, shard: Shard, rows: Sequence[Sequence[int]], *, write: bool
+    def many(
+        self,
+        shard: Shard,  # noqa: ARG002
+        rows: Rows,  # noqa: ARG002
+        *,
+        write: bool,  # noqa: ARG002
     ) -> Core[list[Segment]]:
-        """See Strategy.few."""
-        return (yield from (self._add if write else self._test)(shard, rows))
+        """Raise TypeError: all goes by `few_each`."""
+        raise TypeError("a filter with slices takes items")
 
-    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.many."""
-        return (yield from (self._add if write else self._test)(shard, rows))
+    def few_each(
+        self, shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[Answered]:
+        """See Strategy.few_each."""
+        return (yield from ask_each(shards, hasher, items, self._operation(write=write)))
 
-    def _test(self, shard: Shard, rows: SomeRows) -> Core[list[Segment]]:
-        readings, time = yield from self.exchange(shard, rows, None)
-        segments = []
-        for reading in readings:
-            if reading.error is not None:
-                segments.append(Segment(reading.rows, error=reading.error))
-            elif not shard.has(reading.header):
-                segments.append(Segment(reading.rows, reading.header, None))
+    def _operation(self, *, write: bool) -> bytes:
+        if not write:
+            return TEST
+        return RENEW if self.refresh else ADD
+
+
+class Items:
+    """Items on their way to offsets, which follow from how many slices a shard has.
+
+    Args:
+        hasher: Places them.
+        items: Encoded.
+    """
+
+    def __init__(self, hasher: SlicedHasher, items: Sequence[bytes]) -> None:
+        self._hasher = hasher
+        self._items = items
+        is_few = len(items) * hasher.num_hashes <= FEW_BITS
+        self._digests = None if is_few else hasher.digests(items)
+
+    def by_shard(self) -> Mapping[int, Sequence[int]]:
+        """Return for each shard which of the items it has."""
+        hasher, digests = self._hasher, self._digests
+        if hasher.shards == 1:
+            return {0: range(len(self._items))}
+        if digests is None:
+            located = hasher.locate_each(self._items)
+            return {number: indices for number, (indices, _) in located.items()}
+        numbers, _ = hasher.place(digests)
+        order = np.argsort(numbers, kind="stable")
+        ends = np.cumsum(np.bincount(numbers.astype(np.intp))).tolist()
+        starts = [0, *ends[:-1]]
+        parts = zip(starts, ends, strict=True)
+        return {
+            number: order[start:end].tolist()
+            for number, (start, end) in enumerate(parts)
+            if start < end
+        }
+
+    def places(self, indices: Sequence[int], count: int) -> bytes:
+        """Return the offsets of some items in the first slices, four bytes each."""
+        if self._digests is None:
+            return self._hasher.packed([self._items[index] for index in indices], count)
+        return self._hasher.packed_rows(self._digests[_index(indices)], count)
+
+    def identities(self, indices: Sequence[int]) -> bytes:
+        """Return what stands for some items among the tombstones, 16 bytes each."""
+        some = [self._items[index] for index in indices]
+        if self._digests is None:
+            return b"".join(map(self._hasher.identify, some))
+        return b"".join(self._hasher.identities(some, self._digests[_index(indices)]))
+
+
+def ask_each(
+    shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], operation: bytes
+) -> Core[Answered]:
+    """Carry out an operation for items of any shards; return what Strategy.few_each does."""
+    placed = Items(cast("SlicedHasher", hasher), items)
+    parts = [
+        ask_shard(shards[number], placed, indices, operation)
+        for number, indices in placed.by_shard().items()
+    ]
+    answers = yield from in_parallel(parts)
+    return [answer for each in answers for answer in each]
+
+
+def ask_shard(
+    shard: Shard, items: Items, indices: Sequence[int], operation: bytes
+) -> Core[list[tuple[Sequence[int], list[Segment]]]]:
+    """Carry out an operation for some items, all of one shard.
+
+    DISCARD without items sets the flag of discards.
+    """
+    state, answered = state_of(shard), []
+    keys, expected = (
+        [shard.key, discards_key(shard.key)],
+        shard.header.to_bytes(HEADER_BYTES, "big"),
+    )
+
+    def arguments(some: Sequence[int]) -> list[bytes | int]:
+        made: list[bytes | int] = [
+            expected,
+            operation,
+            state.layout,
+            items.places(some, state.count),
+        ]
+        if state.has_tombstones or operation == DISCARD:
+            made.append(items.identities(some))
+        return made
+
+    todo = [indices]
+    while todo:
+        size = max(1, BITS_PER_CALL // state.num_offsets)
+        parts = [some[at : at + size] for some in todo for at in range(0, max(1, len(some)), size)]
+        calls = Calls(ITEMS, keys, [partial(arguments, part) for part in parts])
+        replies = yield from calls.run(repeatable=operation == TEST or not indices)
+        todo = []
+        for part, reply in zip(parts, replies, strict=True):
+            segment = _read(shard, state, reply, len(part))
+            if segment is None:
+                todo.append(part)
             else:
-                live = self.window.live_mask(reading.epoch, time)
-                missing = [not mask & live for mask in reading.masks]
-                segments.append(Segment(reading.rows, reading.header, missing))
-        return segments
+                answered.append((part, [segment]))
+    return answered
 
-    def _add(self, shard: Shard, rows: SomeRows) -> Core[list[Segment]]:
-        most = most_at_once(self.window)
-        segments: list[Segment] = []
-        for start in range(0, len(rows), most):
-            some = rows if len(rows) <= most else rows[start : start + most]
-            segments += yield from Adding(self, shard, some).run()
-        return segments
 
-    def known_epoch(self, shard: Shard) -> int | None:
-        """Return the epoch that a shard had turned to not long ago; None if that is not known."""
-        epoch, asked_at, header = self._epochs.get(shard.key, (0, -math.inf, 0))
-        if unflagged(header) != shard.header:
-            # The shard of another generation may be a new one, which has to turn first.
-            return None
-        if says_forgotten(header) and not shard.also:
-            # An object that has not heard has to ask. By then the item may have another version.
-            return None
-        return epoch if epoch and self._clock() - asked_at < self._stale_s else None
+def state_of(shard: Shard) -> SliceState:
+    """Return what is known of the slices of a shard."""
+    if shard.slices is None:
+        raise TypeError(f"the shard {shard.key!r} has no slices")
+    return shard.slices
 
-    def exchange(
-        self, shard: Shard, rows: SomeRows, epoch: int | None
-    ) -> Core[tuple[list[Reading], int]]:
-        """Read the cells of rows and the time; set their bits in the slice of an epoch as well.
 
-        Args:
-            shard: Where they are.
-            rows: N rows of k offsets, n > 0.
-            epoch: None: nothing is set.
+def _opening(shard: Shard, operation: bytes) -> bytes:
+    """Return a call of the script up to the places of the items, of which nothing was discarded."""
+    state = state_of(shard)
+    if operation not in state.openings:
+        keys = shard.key, discards_key(shard.key)
+        header = shard.header.to_bytes(HEADER_BYTES, "big")
+        state.openings[operation] = encode_opening(
+            1, "EVALSHA", ITEMS.digest, len(keys), *keys, header, operation, state.layout
+        )
+    return state.openings[operation]
 
-        Returns:
-            What the commands said, and the epoch of the server's clock after them; without that
-            all are lost.
-        """
-        asked_at = self._clock()
-        commands = CellCommands(self.window, shard.key, rows, epoch)
-        held = shard.held
-        writes = commands if held is None else Preceded(held.commands, commands)
-        request: Request | Pipeline
-        if len(writes) <= COMMANDS_PER_WRITE:
-            request = Request(shard.key, [one for write in writes for one in write])
-        else:
-            request = Pipeline(shard.key, writes)
-        answered = yield from collect(request, repeatable=epoch is None)
-        *replies, time = answered if held is None else held.take(answered)
-        readings = commands.decode(replies)
-        now = yield from self._epoch_after(shard, time, asked_at, write=epoch is not None)
-        return self._at_time(shard, readings, now, asked_at)
 
-    def _epoch_after(
-        self, shard: Shard, time: Any, asked_at: float, *, write: bool
-    ) -> Core[int | Exception]:
-        """Return the epoch of the server's clock after a request, or why it is not known.
+def _read(shard: Shard, state: SliceState, reply: Any, count: int) -> Segment | None:
+    """Return the answers of one call; None: it has to be made again by what was learned."""
+    if not isinstance(reply, list):
+        return Segment(count, error=error_of(reply))
+    start, *answers = reply
+    header = header_from_bytes(start)
+    if unflagged(header) != shard.header:
+        return Segment(count, header, None)
+    state.has_tombstones = has_discards(header)
+    if answers == [LOST]:
+        return Segment(count, BROKEN, None)
+    if answers and isinstance(answers[0], bytes):
+        return Segment(count, header, [flag == ord("0") for flag in answers[0]])
+    if answers and answers[0] > len(state.hasher.slices):
+        return Segment(count, error=too_many_slices(shard.key, answers[0]))
+    if answers:
+        state.learn(answers[0])
+    return None
 
-        Args:
-            shard: Where it went.
-            time: The reply to TIME; None: there was none.
-            asked_at: The client's clock before the request.
-            write: Whether the request set bits.
-        """
-        window = self.window
-        error = None if time is None or isinstance(time, list) else error_of(time)
-        if error is not None:
-            return unknown(error) if write and not isinstance(error, ConnectionLost) else error
-        if time is not None and write:
-            took_us = round((self._clock() - asked_at) * 10**6)
-            now_us = microseconds(time)
-            # A node of a cluster may have sent the commands on, and answered TIME before they were
-            # carried out.
-            if window.epoch_at(now_us + took_us) != window.epoch_at(now_us):
-                time = None
-        if time is None:
-            asked_at = self._clock()
-            (time,) = yield from collect(Request(shard.key, [TIME]), repeatable=True)
-            if not isinstance(time, list):
-                return unknown(error_of(time)) if write else error_of(time)
-        now, end = window.end_of_epoch(microseconds(time), asked_at)
-        self._now[shard.key] = Known(now, min(asked_at + TRUST_S - DRIFT_S, end), end)
-        if self._on_epoch is not None:
-            self._on_epoch(shard.key, now, end)
-        return now
 
-    def _at_time(
-        self, shard: Shard, readings: list[Reading], now: int | Exception, asked_at: float
-    ) -> tuple[list[Reading], int]:
-        """Return what commands said, with the epoch of the server's clock; see `exchange`."""
-        if isinstance(now, Exception):
-            return [one if one.error else Reading(one.rows, error=now) for one in readings], 0
-        for reading in readings:
-            if shard.has(reading.header):
-                self._note_turned(shard, reading.epoch, now, asked_at, reading.header)
-        return readings, now
+def too_many_slices(key: str, count: int) -> FilterMismatchError:
+    """Return the error for a shard whose state is none of its filter's."""
+    return FilterMismatchError(
+        f"a filter is damaged: its string {key!r} says that it has {count} slices, and its "
+        "parameters give fewer; delete the filter to start again"
+    )
 
-    def _note_turned(
-        self, shard: Shard, epoch: int, now: int, asked_at: float, header: int
-    ) -> None:
-        """Note the epoch that a shard had turned to, if it was that of the clock.
 
-        If it was an earlier one, the next add turns the shard, and may wipe that slice for the
-        epoch after: what is written to it then would look as if it were of that epoch.
-        """
-        if now <= epoch:
-            self._epochs[shard.key] = epoch, asked_at, header
-        else:
-            self._epochs.pop(shard.key, None)
-
-    def turn(self, shard: Shard) -> Core[Turning]:
-        """Bring a shard to the epoch of the server's clock. Cost: a round trip for each part."""
-        asked_at = self._clock()
-        turning = yield from turn(self.window, shard.key, shard.header)
-        if turning.epoch is not None and turning.epoch > 0:
-            self._epochs[shard.key] = turning.epoch, asked_at, turning.header
-        return turning
+def _index(indices: Sequence[int]) -> Any:
+    return slice(indices.start, indices.stop) if isinstance(indices, range) else list(indices)

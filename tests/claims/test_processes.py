@@ -15,7 +15,7 @@ from proxy import Proxy
 from servers import wait_until
 
 from bloomlock import BloomFilter, ClaimState, once
-from bloomlock.errors import ClaimError, ClaimLostError, InProgress
+from bloomlock.errors import ClaimError, ClaimLostError, InProgress, OutcomeUnknownError
 
 WORKERS, KILLED = 4, 2
 ITEMS = [f"https://example.org/{number}" for number in range(300)]
@@ -62,7 +62,7 @@ class Worker:
                     return claim.state is ClaimState.SEEN
                 self.resource(keys=["fences", "worked"], args=[claim.item, claim.fence])
             self.direct.rpush("committed", line)
-        except (ClaimError, redis.RedisError):
+        except (ClaimError, OutcomeUnknownError, redis.RedisError):
             pass
         return False
 
@@ -82,7 +82,7 @@ class Worker:
             try:
                 if self.charge(order):
                     self.direct.rpush("charged", order)
-            except (InProgress, ClaimLostError, redis.RedisError):
+            except (InProgress, ClaimLostError, OutcomeUnknownError, redis.RedisError):
                 left.append(order)
         return left
 

@@ -16,7 +16,7 @@ from proxy import deliver
 from servers import require_server, wait_until
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
-from bloomlock.errors import ClaimError, ClaimLostError
+from bloomlock.errors import ClaimError, ClaimLostError, OutcomeUnknownError
 from bloomlock.server import PrivateServer
 
 NEW, SEEN, BUSY, FAILED = ClaimState
@@ -107,6 +107,37 @@ def test_no_window_between_the_end_of_a_claim_and_the_commit(make, proxy, other)
     assert states[0] is BUSY
     assert states == [BUSY] * states.count(BUSY) + [SEEN] * states.count(SEEN)
     assert states[-1] is SEEN
+
+
+@pytest.mark.parametrize("call", ["commit", "commit_many", "commit twice"])
+def test_a_commit_that_is_sent_again_undoes_no_discard(make, proxy, other, call):
+    """The first one was carried out, and its reply lost; the item was discarded meanwhile."""
+    mine = make(proxy.url)
+    claim, second = mine.claim_many(["a", "b"])
+    losses = iter(["after"])
+
+    def lose_one(name, _number):
+        verdict = next(losses, "pass") if name.startswith("EVAL") else "pass"
+        if name.startswith("EVAL") and verdict == "pass":
+            assert other.discard("a") is True
+        return verdict
+
+    proxy.judge = lose_one
+    if call == "commit twice":
+        proxy.judge = lambda name, _number: "after" if name.startswith("EVAL") else "pass"
+        with pytest.raises(redis.exceptions.ConnectionError):
+            claim.commit()
+        proxy.judge = deliver
+        assert other.discard("a") is True
+    with pytest.raises(OutcomeUnknownError, match="may or may not have been committed") as caught:
+        mine.commit_many([claim, second]) if call == "commit_many" else claim.commit()
+    proxy.judge = deliver
+    assert caught.value.results == ([None, True] if call == "commit_many" else [None])
+    assert other.exists("a") is False
+    assert other.claim("a").state is NEW
+    with pytest.raises(OutcomeUnknownError):
+        claim.commit()
+    claim.abandon()
 
 
 def test_each_that_expired_goes_to_one_caller(clock, make):

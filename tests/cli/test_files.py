@@ -55,8 +55,8 @@ def test_a_file_goes_out_and_comes_in(run, refuse, name, tmp_path, valkey):
 def test_filters_of_each_kind_through_pipes_and_copies(run, refuse, name, valkey, kind):
     with BloomFilter(name, 2000, client=valkey, shards=3, **kind) as made:
         if not kind:
-            made.add("forgotten")
-            assert made.discard("forgotten")
+            made.add("discarded")
+            assert made.discard("discarded")
         made.update(LINES)
     written = run("filter", "export", name, "-")
     assert written.returncode == 0
@@ -64,7 +64,7 @@ def test_filters_of_each_kind_through_pipes_and_copies(run, refuse, name, valkey
     assert run("filter", "copy", name, f"{name} 3").returncode == 0
     for number in (2, 3):
         with BloomFilter.open(f"{name} {number}", client=valkey) as made:
-            assert made.exists_many(["forgotten", *LINES]) == [False] + [True] * 1000
+            assert made.exists_many(["discarded", *LINES]) == [False] + [True] * 1000
     words = ("filter", "import", f"{name} 4", "-")
     refuse(2, " was cut at byte ", *words, given=written.stdout[:-1])
     assert f"{name} 4" not in list_filters(client=valkey)

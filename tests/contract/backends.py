@@ -95,18 +95,18 @@ _WINDOW = _NO_BITS | {
 _NO_PROXY = dict.fromkeys(("proxy", "clock", "read-only"), NOT_TESTED)
 
 REFUSES: dict[str, dict[str, str | None]] = {
-    "lua": {**_SAME_CHANGES, "window": "strategy must be 'atomic'.*not 'lua'"},
+    "lua": _SAME_CHANGES,
     "transaction": {
         **_SAME_CHANGES,
         **_EXTRAS,
-        "window": "strategy must be 'atomic'.*not 'transaction'",
+        "window": "strategy must be 'atomic' or 'lua'.*not 'transaction'",
         "growth": "strategy must be 'atomic' or 'lua'.*not 'transaction'",
     },
     "pipeline": {
         **_SAME_CHANGES,
         **_EXTRAS,
         "one winner": NOT_TESTED,
-        "window": "strategy must be 'atomic'.*not 'pipeline'",
+        "window": "strategy must be 'atomic' or 'lua'.*not 'pipeline'",
         "growth": "strategy must be 'atomic' or 'lua'.*not 'pipeline'",
     },
     "lock": {
@@ -114,14 +114,14 @@ REFUSES: dict[str, dict[str, str | None]] = {
         # A lock is waited for until the server has its data, or another one is the master.
         **dict.fromkeys(("loading", "read-only"), NOT_TESTED),
         **_EXTRAS,
-        "window": "strategy must be 'atomic'.*not 'lock'",
+        "window": "strategy must be 'atomic' or 'lua'.*not 'lock'",
         "growth": "strategy must be 'atomic' or 'lua'.*not 'lock'",
     },
     "native": {
         "lost changes": NOT_TESTED,
         **_EXTRAS,
         **dict.fromkeys(("export", "copy", "copy_to"), "strategy must be .* for .*, not 'native'"),
-        "window": "strategy must be 'atomic'.*not 'native'",
+        "window": "strategy must be 'atomic' or 'lua'.*not 'native'",
         "growth": "on_full must be 'warn' or 'raise' with strategy='native'",
         "key": "key must be None with strategy='native'",
         "seeds": "seeds must be None.*strategy='native'",
@@ -153,7 +153,7 @@ REFUSES: dict[str, dict[str, str | None]] = {
     },
     "asyncio": _SAME_CHANGES,
     "discards": {
-        "to_memory": "of which items were forgotten",
+        "to_memory": "with discarded items",
         # Each shard is another command of the same steps.
         "lost changes": NOT_TESTED,
         "three tries": NOT_TESTED,

@@ -60,7 +60,7 @@ class ExtrasContract:
         assert made.remove(gone[0]) is None
         with pytest.raises(KeyError, match=gone[0]):
             other.remove(gone[0])
-        assert made.info().forgotten > 0
+        assert made.info().discarded > 0
         for bad in (5, None):
             with pytest.raises(TypeError, match="item must be str or bytes"):
                 made.discard(bad)

@@ -81,7 +81,7 @@ BAD = [
     ({"max_staleness": "1"}, "max_staleness must be.* not '1'"),
     ({"prefix": "{"}, "prefix must be"),
     ({"window": 0}, "window must be.* not 0"),
-    ({"window": 60, "slices": 5}, "(slices must be.* not 5|window must be None with)"),
+    ({"window": 60, "slices": 13}, "(slices must be.* not 13|window must be None with)"),
     ({"key": "short"}, "key must be (16 to 64 bytes|None with)"),
 ]
 

@@ -167,7 +167,7 @@ class RacesContract:
         made, other = place.make(at=proxy.url), place.other()
         for known in (False, True):
             if known:
-                # From here on both know that items are forgotten.
+                # From here on both know that items are discarded.
                 other.update(["gone", "kept"])
                 assert other.discard("gone") is True
                 made.exists("gone")

@@ -34,16 +34,20 @@ EVER = 4 * 10**15
 
 
 class Item(NamedTuple):
-    """What an item is for its workers: done, or who has it, and whether the lease is over."""
+    """What an item is for its workers: done, or who has it, and whether the lease is over.
+
+    Of one that was discarded no commit is accepted that is repeated, or late.
+    """
 
     is_done: bool = False
     holder: int | None = None
     is_over: bool = False
     lost: frozenset[int] = frozenset()
+    is_dead: bool = False
 
     def taken(self, by: int | None) -> Item:
         lost = self.lost if self.holder is None else self.lost | {self.holder}
-        return Item(self.is_done, by, False, lost)
+        return Item(self.is_done, by, False, lost, self.is_dead)
 
 
 def carried_out(one: Done, item: Item) -> tuple[object, Item]:
@@ -51,7 +55,7 @@ def carried_out(one: Done, item: Item) -> tuple[object, Item]:
     if one.kind == "exists":
         return item.is_done, item
     if one.kind == "discard":
-        return item.is_done, item._replace(is_done=False)
+        return item.is_done, item._replace(is_done=False, is_dead=item.is_done or item.is_dead)
     if one.kind in ("claim", "take over"):
         return claimed(one, item)
     return ended(one, item)
@@ -73,7 +77,8 @@ def ended(one: Done, item: Item) -> tuple[object, Item]:
     if one.kind == "lease ends":
         return None, item._replace(is_over=item.holder is not None)
     if one.kind == "commit":
-        is_lost = one.client in item.lost or (item.holder is not None and not is_mine)
+        is_late = item.holder is not None or item.is_dead
+        is_lost = one.client in item.lost or (is_late and not is_mine)
         return ("lost", item) if is_lost else ("done", Item(True, lost=item.lost))
     if not is_mine:
         return "lost", item
@@ -112,6 +117,8 @@ class Workers:
             while answer is None:
                 highest = max(self._fences, default=0)
                 answer = yield Operation(act, self._core(made, act, claims))
+                if claims and claims[0].ended == "unknown":
+                    return
             if act in ("claim", "take over") and show(answer) == "new":
                 claims = [answer]
                 fence = answer.hold.fence
@@ -211,6 +218,7 @@ WORLDS = [
     (ONCE, ["take over", "commit"], 0, 2),
     (["claim", "extend", "commit"], ONCE, 0, 2),
     (ONCE, ["claim", "commit", "discard"], 0, 1),
+    (ONCE, ["discard"], 1, 0),
 ]
 
 

@@ -17,10 +17,11 @@ PAIRS = [
     (["discard"], ["discard"]),
     (["discard"], ["exists", "exists"]),
     (["discard", "add"], ["add"]),
-    (["add both"], ["discard"]),
+    (["add both"], ["discard some"]),
+    (["coalesced"], ["discard"]),
 ]
 LOSSES = [(["add"], ["add"]), *PAIRS[:2]]
-KINDS = ("add", "add both", "exists", "discard", "discard")
+KINDS = ("add", "add both", "coalesced", "exists", "discard", "discard some")
 GROWS = {"capacity": 1, "on_full": "grow", "up_to": 85}
 FILL = ["a", "b", "c"]
 """Of the five items of which the first slice is full."""
@@ -65,6 +66,7 @@ def test_a_loss_at_every_step(make_world, stage, programs):
     [
         pytest.param("there", (["add"], ["add"]), marks=pytest.mark.long),
         ("there", (["add both"], ["discard"])),
+        ("discarded", (["add"], ["discard"])),
         ("again", (["add"], ["add"])),
     ],
     ids=str,
@@ -75,6 +77,30 @@ def test_a_clear_at_every_step(make_world, stage, programs, is_long):
     way = Way(stage, ("absent", stage), programs)
     start = world.start(way, faults=int(is_long), clear=1)
     assert explore_living(start, world.check(way)).states > 10
+
+
+@pytest.mark.parametrize(
+    ("stage", "programs"),
+    [
+        ("there", (["discard"], ["add"])),
+        ("discarded", (["add"], ["exists"])),
+        ("discarded", (["add both"], ["add"])),
+        ("again", (["discard some"], ["exists"])),
+    ],
+    ids=str,
+)
+def test_an_eviction_of_the_tombstones_at_every_step(make_world, stage, programs):
+    """No item is taken for seen by what a set that is gone does not say."""
+    world = make_world({})
+    way = Way(stage, ("there", stage), programs)
+    assert explore_living(world.start(way, evict=1), world.check(way)).states > 5
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_three_clients_in_every_order(make_world, stage):
+    world = make_world({})
+    way = Way(stage, ("absent", stage, stage), (["add"], ["discard"], ["add"]))
+    assert explore_living(world.start(way), world.check(way)).states > 10
 
 
 @pytest.mark.parametrize(
@@ -114,6 +140,6 @@ def test_two_and_three_clients_in_orders_by_chance(make_world, shards, grows, se
         place = chance.randrange(len(STAGES))
         since = chance.choices(STAGES[: place + 1], k=len(programs))
         way = Way(STAGES[place], since, programs)
-        discards = place > 1 or any("discard" in one for one in programs)
-        start = world.start(way, chance.choice([0, 1, 2]), clear=int(not discards))
+        end = chance.choice(["clear", "delete"])
+        start = world.start(way, chance.choice([0, 1, 2]), **{end: 1})
         wander(start, world.check(way), f"{seed} {number}")

@@ -7,12 +7,12 @@ import redis
 from exports import ABSENT, GONE, IN_MEMORY, ITEMS, KINDS, SECRET, WAYS, filled, key_of, small_parts
 from moved_clock import stopped_server
 from stepped import Stepped
-from window_clocks import LAST, OVER, SLICE, Clocks, notices
+from window_clocks import LAST, OVER, SLICE, Clocks
 
 from bloomlock import BloomFilter, Growth, MemoryBloomFilter, verify_file
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
-from bloomlock.filters import versions
+from bloomlock.filters import tombstones
 from bloomlock.server import PrivateServer
 
 
@@ -55,7 +55,7 @@ def test_a_copy_is_the_same_and_goes_on(r, elsewhere, path, monkeypatch, way, ki
     assert copied.generation != made.generation
     assert copied.exists_many([*ITEMS, *ABSENT, *GONE]) == [True] * 600 + [False] * 640
     mine, theirs = made.info(), copied.info()
-    for name in ("capacity", "slices", "num_bits", "num_hashes", "shards", "forgotten", "window"):
+    for name in ("capacity", "slices", "num_bits", "num_hashes", "shards", "discarded", "window"):
         assert getattr(mine, name, None) == getattr(theirs, name, None), name
     assert (mine.estimated_count, mine.bits_set) == (theirs.estimated_count, theirs.bits_set)
     more = [f"more {number}" for number in range(300)]
@@ -167,7 +167,7 @@ def test_what_the_server_has_no_memory_for_is_refused_before_it_begins(path):
             assert not client.keys("*y*")
 
 
-@pytest.mark.parametrize("kind", ["window", "grown", "discards"])
+@pytest.mark.parametrize("kind", ["grown", "discards"])
 def test_where_scripts_may_not_run(r, valkey, kind):
     filled(r, kind)
     r.acl_setuser("careful", enabled=True, nopass=True, keys="*", channels="*",
@@ -227,7 +227,7 @@ def test_what_others_do_at_any_step_of_a_copy(r, elsewhere, path, monkeypatch, w
     The other client adds so much that a shard grows where it can, and discards.
     """
     small_parts(monkeypatch, {"grown": 4_001}.get(kind, 20_001))
-    monkeypatch.setattr(versions, "VERSIONS_PER_COMMAND", 20)
+    monkeypatch.setattr(tombstones, "IDENTITIES_PER_COMMAND", 20)
     target = r if way == "copy" else elsewhere
     # Up to where a few more let it grow.
     filled(r, kind, items=ITEMS[:230])
@@ -290,14 +290,14 @@ def test_a_slice_that_begins_in_the_middle_of_a_copy(clocks, path, monkeypatch, 
 
     def turn():
         clocks.set(turn_at)
-        notices(writer).update(f"late {one}" for one in range(600))
+        writer.update(f"late {one}" for one in range(600))
 
     for number in (4, 9):
         clocks.client.flushall()
         clocks.set(0)
         writer = filled(clocks.client, "window")
         stepped, made = in_steps(number, turn, clocks.client)
-        copied = notices(WAYS[way](notices(made), clocks.client, path))
+        copied = WAYS[way](made, clocks.client, path)
         assert stepped.done > number + 2
         for end in (LAST, OVER - 1, OVER, turn_at + OVER):
             if end < turn_at:

@@ -30,7 +30,7 @@ def walk(folder, kind, seed, rounds):
 def test_each_answer_is_that_of_the_model(tmp_path, kind, seed):
     what = walk(tmp_path, kind, seed, ROUNDS)
     assert min(what[step] for step in ("flushed", "lose_reply", "refused")) > 0
-    assert what["forgotten" if kind != "plain" else "united"]
+    assert what["discarded" if kind != "plain" else "united"]
 
 
 @pytest.mark.long

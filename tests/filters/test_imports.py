@@ -293,13 +293,13 @@ def test_a_foreign_or_newer_file_is_refused(r, path, data, said):
 
 
 def change_a_bit(client):
-    key = min(key for key in client.keys("*:prepared:*") if not key.endswith(b":forgotten"))
+    key = min(key for key in client.keys("*:prepared:*") if not key.endswith(b":discarded"))
     client.setbit(key, 5_001, 1 - client.getbit(key, 5_001))
 
 
 def change_what_was_discarded(client):
-    table = min(client.keys("*:prepared:*:forgotten"))
-    client.hdel(table, min(field for field in client.hkeys(table) if field != b"count"))
+    table = min(client.keys("*:prepared:*:discarded"))
+    client.srem(table, max(client.smembers(table), key=len))
 
 
 @pytest.mark.parametrize("change", [change_a_bit, change_what_was_discarded])

@@ -12,7 +12,7 @@ STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")
 KINDS = {
     "window=": {"window": 3600},
     "a filter that grows": {"on_full": "grow"},
-    "of which items were forgotten": {},
+    "with discarded items": {},
 }
 FEATURES = {
     "discard": lambda made, _: made.discard("a"),
@@ -30,7 +30,7 @@ SCRIPTED = set(FEATURES) - {"copy"}
 WITHOUT = {
     "window=": {"bitmap", "script", "rebuild", "to_memory", "from memory", "from a filter"},
     "a filter that grows": {"to_memory", "from memory", "from a filter"},
-    "of which items were forgotten": {"to_memory", "from memory", "from a filter"},
+    "with discarded items": {"to_memory", "from memory", "from a filter"},
 }
 
 
@@ -56,7 +56,7 @@ def test_some_extras_are_for_some_kinds_alone(r, valkey, kind, feature):
     made = BloomFilter("x", 1000, client=valkey, **KINDS[kind])
     other = BloomFilter("z", 1000, client=valkey)
     made.add("a"), made.add("b")
-    if "forgotten" in kind:
+    if "discarded" in kind:
         made.discard("b")
     if feature not in WITHOUT[kind]:
         FEATURES[feature](made, other)
@@ -64,11 +64,11 @@ def test_some_extras_are_for_some_kinds_alone(r, valkey, kind, feature):
     with pytest.raises(ConfigurationError) as caught:
         FEATURES[feature](made, other)
     assert "\n" not in str(caught.value)
-    assert made.exists_many(["a", "b"]) == [True, "forgotten" not in kind]
+    assert made.exists_many(["a", "b"]) == [True, "discarded" not in kind]
 
 
 @pytest.mark.parametrize("strategy", ["transaction", "lock", "pipeline"])
-def test_other_strategies_refuse_a_filter_of_which_items_were_forgotten(r, valkey, strategy):
+def test_other_strategies_refuse_a_filter_with_discarded_items(r, valkey, strategy):
     """They would answer "seen" for an item that was discarded."""
     made = BloomFilter("x", 1000, client=valkey)
     other = BloomFilter("x", 1000, client=valkey, strategy=strategy)
@@ -81,7 +81,7 @@ def test_other_strategies_refuse_a_filter_of_which_items_were_forgotten(r, valke
         lambda: other.exists_many(["a", "b"]),
         lambda: BloomFilter.open("x", client=valkey, strategy=strategy),
     ):
-        with pytest.raises(ConfigurationError, match="'atomic' or 'lua' for a filter of which"):
+        with pytest.raises(ConfigurationError, match="'atomic' or 'lua' for a filter with"):
             attempt()
     made.clear()
     other.reattach()

@@ -26,10 +26,10 @@ from flat_options import given
 from proxy import Proxy
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
-from bloomlock.errors import ClaimLostError
+from bloomlock.errors import ClaimLostError, OutcomeUnknownError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from claim_tools import Clock
 
@@ -317,9 +317,10 @@ class Round(Calls):
         some = self.some_held(worker)
         if not some:
             return
-        calls = [lambda: worker.filter.commit_many([one.claim for one in some])]
+        claims = [one.claim for one in some]
+        calls = [lambda: _whether_kept(lambda: worker.filter.commit_many(claims), claims)]
         if len(some) == 1:
-            calls.append(lambda: _whether_kept(some[0].claim.commit))
+            calls.append(lambda: _whether_kept(claims[0].commit, claims))
         reply = self.end(worker, some, self.random.choice(calls))
         kept = reply.value if isinstance(reply.value, list) else [reply.value]
 
@@ -426,11 +427,7 @@ class Round(Calls):
         is_new = self.in_peace(worker, lambda: worker.filter.add(item))
         self.note(item, is_new)
 
-        def add(world: World, item: Any) -> bool:
-            was_there = item in world.done
-            world.done.setdefault(item, self.now)
-            return not was_there
-
+        add = lambda world, item: world.add(self.now, item)  # noqa: E731
         # An add that finds out that the filter was cleared may mark the item in the new one.
         self.settle(Reply(ERROR if is_new is None else OK), [item], add, [is_new])
 
@@ -439,11 +436,8 @@ class Round(Calls):
         was_there = self.in_peace(worker, lambda: worker.filter.discard(item))
         self.note(item, was_there)
 
-        def discard(world: World, item: Any) -> bool:
-            return world.done.pop(item, None) is not None
-
         if was_there is not None:
-            self.settle(Reply(OK), [item], discard, [was_there])
+            self.settle(Reply(OK), [item], World.discard, [was_there])
 
     def _fill(self, worker: Worker) -> None:
         """Add items that nobody claims, so that the filter grows."""
@@ -509,21 +503,29 @@ def _listed(found: Any) -> Any:
     return _listed_later(found) if hasattr(found, "__aiter__") else list(found)
 
 
-def _whether_kept(end: Callable[[], Any]) -> Any:
-    """End a claim; False: it was lost."""
+def _whether_kept(end: Callable[[], Any], claims: Sequence[Any] = ()) -> Any:
+    """End claims; False: it was lost, or what was answered last is not what the first try did."""
+
+    def why_not(error: Exception) -> Any:
+        if isinstance(error, OutcomeUnknownError):
+            assert any(one._session.is_repeated for one in claims), "sent more than once"
+            return [one._session.ended == "committed" for one in claims]
+        return False
 
     async def later(answer: Any) -> Any:
         try:
-            await answer
-        except ClaimLostError:
-            return False
-        return True
+            answer = await answer
+        except (ClaimLostError, OutcomeUnknownError) as error:
+            return why_not(error)
+        return True if answer is None else answer
 
     try:
         answer = end()
-    except ClaimLostError:
-        return False
-    return later(answer) if inspect.isawaitable(answer) else True
+    except (ClaimLostError, OutcomeUnknownError) as error:
+        return why_not(error)
+    if inspect.isawaitable(answer):
+        return later(answer)
+    return True if answer is None else answer
 
 
 def _subsets(things: list[Any]) -> Iterator[list[Any]]:

@@ -56,6 +56,7 @@ class Rules:
     Attributes:
         generation: How often the filter was cleared.
         done: When items were committed or added last.
+        dead: Items that were discarded since.
         open, ends: Claims that were not ended, and when their leases end.
         lost: Tokens of claims that others took over, and when.
         counts: How often claims were made and ended.
@@ -63,6 +64,7 @@ class Rules:
 
     generation: int = 0
     done: dict[Any, float] = field(default_factory=dict)
+    dead: set[Any] = field(default_factory=set)
     open: dict[Any, Open] = field(default_factory=dict)
     ends: dict[Any, float] = field(default_factory=dict)
     failed: dict[Any, Failure] = field(default_factory=dict)
@@ -125,17 +127,38 @@ class Rules:
         return Answer(NEW, attempts + 1, payload)
 
     def commit(self, now: float, generation: int, item: Any, token: int) -> bool:
-        """Mark an item as done; False: another worker claimed it since, or all was cleared."""
-        found = self.open.get(item)
+        """Mark an item as done; False: another worker claimed it since, or all was cleared.
+
+        Or the claim is over, so this is a repetition or comes late, and the item was discarded.
+        """
+        found, failure = self.open.get(item), self.failed.get(item)
         if generation != self.generation or token in self.lost:
             return False
         if found is not None and found.token != token:
             return False
+        is_own = found is not None or (failure is not None and failure.token == token)
+        if item in self.dead and not is_own:
+            return False
         self.done[item] = now
+        self.dead.discard(item)
         self.failed.pop(item, None)
         if found is not None:
             self._finish(item, "committed")
         return True
+
+    def add(self, now: float, item: Any) -> bool:
+        """Mark an item as done; True if it is new."""
+        is_new = item not in self.done
+        self.done.setdefault(item, now)
+        self.dead.discard(item)
+        return is_new
+
+    def discard(self, item: Any) -> bool:
+        """Discard an item; True if it was there."""
+        was_there = self.done.pop(item, None) is not None
+        if was_there:
+            self.dead.add(item)
+        return was_there
 
     def abandon(
         self, now: float, generation: int, item: Any, token: int, error: str | None, offered: str
@@ -193,6 +216,7 @@ class Rules:
     def clear(self, generation: int) -> None:
         """Forget everything."""
         self.generation = generation
+        self.dead.clear()
         for known in (self.done, self.open, self.ends, self.failed, self.lost, self.counts):
             known.clear()
 

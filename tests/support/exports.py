@@ -7,7 +7,7 @@ import io
 from flat_options import given
 
 from bloomlock import BloomFilter
-from bloomlock.filters import combining, files, transfer, versions
+from bloomlock.filters import combining, files, tombstones, transfer
 
 SECRET = b"a secret of more than 16 bytes"
 ITEMS = [f"item {number}" for number in range(600)]
@@ -80,6 +80,6 @@ def small_parts(monkeypatch, size=1_009):
     monkeypatch.setattr(files, "PART_BYTES", size + size // 2)
     monkeypatch.setattr(combining, "PART_BYTES", size + 4)
     monkeypatch.setattr(combining, "WHOLE_BYTES", 500)
-    monkeypatch.setattr(versions, "VERSIONS_PER_COMMAND", 3)
+    monkeypatch.setattr(tombstones, "IDENTITIES_PER_COMMAND", 3)
     for module in (files, transfer):
         monkeypatch.setattr(module, "TABLE_PART_RECORDS", 7)

@@ -11,18 +11,28 @@ import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
-from explorer import Cores, Done, calls, contents_of, is_linearizable, put_back
+from explorer import (
+    Cores,
+    Done,
+    Operation,
+    contents_of,
+    core_of,
+    is_linearizable,
+    put_back,
+)
 from flat_options import given
 
 from bloomlock import BloomFilter
+from bloomlock.errors import FilterLostError
+from bloomlock.filters.coalescing import CallBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     import redis
 
 ITEM, OTHER, NEVER = "item", "other", "never"
-STAGES = ("absent", "there", "forgotten", "again")
+STAGES = ("absent", "there", "discarded", "again")
 STEPS = ("", "add", "discard", "add")
 MANY = [f"one of many {number}" for number in range(14)]
 SLICES, SLICE = 6, 1000
@@ -32,6 +42,7 @@ START = 2_000_000_000 + SLICES * SLICE
 ABSENT, OLD, LASTING = "absent", "old", "lasting"
 CALLS: dict[str, tuple[str, Any]] = {
     "add both": ("add_many", [ITEM, OTHER]),
+    "discard some": ("discard_many", [ITEM, "no such item", ITEM]),
     "grow": ("add_many", ["more"]),
 }
 """What operations call that are not named as a method."""
@@ -126,7 +137,8 @@ class SetWorld:
         self._clocks.set(began)
         client.flushdb()
         shape = {"capacity": 50, "error_rate": 1e-9, **shape, **options}
-        made = self._clocks.of(BloomFilter("x", client=client, **given(shape)))
+        self._shape = shape
+        made = self._create()
         for stage, step in zip(STAGES, STEPS, strict=True):
             if step:
                 assert getattr(made, step)(ITEM)
@@ -138,6 +150,9 @@ class SetWorld:
             put_back(client, kept)
             self._clocks.set(began)
 
+    def _create(self) -> BloomFilter:
+        return self._clocks.of(BloomFilter("x", client=self.client, **given(self._shape)))
+
     def open(self) -> BloomFilter:
         """Return an object that has heard of nothing."""
         return self._clocks.of(BloomFilter.open("x", client=self.client, **given(self._options)))
@@ -146,6 +161,15 @@ class SetWorld:
         """Let another object clear the filter, with the same new generation each time."""
         with mock.patch.object(secrets, "randbelow", lambda below: 7**9 % below):
             self.open().clear()
+
+    def _delete(self) -> None:
+        """Let another object delete the filter; who follows it creates it again."""
+        self.open().delete()
+
+    def _evict(self) -> None:
+        """Let the server evict the tombstones."""
+        for key in self.client.keys("*:discarded"):
+            self.client.delete(key)
 
     def _add_many(self) -> None:
         """Let another object fill two slices of a filter that grows."""
@@ -157,10 +181,16 @@ class SetWorld:
         Args:
             way: What is done.
             faults: As of Cores.
-            extra: How often a slice turns, and others clear the filter or fill two slices, at most:
-                turn, clear, fill.
+            extra: How often a slice turns, others clear or delete the filter or fill two slices, or
+                the tombstones are evicted, at most: turn, clear, delete, fill, evict.
         """
-        acts = {"turn": self._clocks.turn, "clear": self._clear, "fill": self._add_many}
+        acts = {
+            "turn": self._clocks.turn,
+            "clear": self._clear,
+            "delete": self._delete,
+            "fill": self._add_many,
+            "evict": self._evict,
+        }
 
         def start() -> Cores:
             self.close()
@@ -171,7 +201,7 @@ class SetWorld:
                 made.append(self.open())
             put_back(self.client, self._contents[way.stage])
             programs = [
-                calls(one, *((kind, *CALLS.get(kind, (kind, ITEM))) for kind in kinds))
+                (_operation(one, kind) for kind in kinds)
                 for one, kinds in zip(made, way.programs, strict=True)
             ]
             self._cores = Cores(
@@ -204,7 +234,14 @@ class SetWorld:
             self.sizes.add(sum(len(value) for _, value in kept))
             if self._clocks.is_stopped:
                 self._check_time(history)
-            fresh = self.open()
+            kinds = [one.kind for one in history]
+            try:
+                fresh = self._create() if "delete" in kinds else self.open()
+            except FilterLostError:
+                # An object that has not heard of it still must not be answered.
+                assert "evict" in kinds
+                assert self.is_right(history, is_there=is_there), f"no set: {history}"
+                return
             for kind in ("exists", "add", "add", "exists"):
                 begun = world.tick()
                 answer = getattr(fresh, kind)(ITEM)
@@ -213,9 +250,9 @@ class SetWorld:
             assert self.is_right(history, is_there=is_there), f"no set: {history}"
             grown = {one.kind for one in history if one.kind == "grow" and one.answer}
             added = [item for kind in grown for item in CALLS[kind][1]]
-            added += MANY * ("fill" in [one.kind for one in history])
+            added += MANY * ("fill" in kinds)
             others = fresh.exists_many([*self._others, *added])
-            assert all(others) or "clear" in [one.kind for one in history], "another is lost"
+            assert all(others) or {"clear", "delete"} & {*kinds}, "another is lost"
             assert not fresh.exists(NEVER)
             put_back(self.client, kept)
 
@@ -241,18 +278,30 @@ class SetWorld:
     def is_right(self, history: Sequence[Done], *, is_there: bool) -> bool:
         """Return whether a set may have given the answers, of which an old item goes at a turn."""
         first = (OLD if self._is_old else LASTING) if is_there else ABSENT
-        turned = [one.start for one in history if one.kind == "turn"]
 
         def after(one: Done, now: str) -> list[str]:
-            ways = after_in_a_set(one, now, refresh=self._refresh)
-            is_at_turn = any(one.start < at < one.end for at in turned)
-            if not ways and self._refresh and first == OLD and is_at_turn:
-                # Cells are read before the clock. So what goes at a turn in between is not there,
-                # though another client may have renewed it before that turn.
-                return [LASTING if one.kind.startswith("add") else now]
-            return ways
+            return after_in_a_set(one, now, refresh=self._refresh)
 
         return is_linearizable(history, first, after)
+
+
+def _operation(made: BloomFilter, kind: str) -> Operation:
+    """Return an operation by an object."""
+    if kind == "coalesced":
+        return Operation("add", _coalesced(made))
+    method, argument = CALLS.get(kind, (kind, ITEM))
+    return Operation(kind, core_of(made, method, argument))
+
+
+def _coalesced(made: BloomFilter) -> Generator[Any, Any, Any]:
+    """Ask for the item, add it twice and ask again in one batch of calls; return what was added."""
+    batch = CallBatch(made._state, [(ITEM, write) for write in (False, True, True, False)])
+    yield from batch.run()
+    _, first, second, after = batch.outcomes
+    if isinstance(first, Exception):
+        raise first
+    assert (second, after) == (False, True), "of two adds one is new, and then it is there"
+    return first
 
 
 def after_in_a_set(one: Done, now: str, *, refresh: bool = False) -> list[str]:
@@ -260,13 +309,13 @@ def after_in_a_set(one: Done, now: str, *, refresh: bool = False) -> list[str]:
     is_there = now != ABSENT
     if one.kind == "turn":
         return [ABSENT if now == OLD else now]
-    if one.kind == "clear":
+    if one.kind in ("clear", "delete"):
         return [ABSENT]
-    if one.kind in ("grow", "fill"):
+    if one.kind in ("grow", "fill", "evict"):
         return [now]
     if one.kind == "exists":
         return [now] if one.answer in (None, is_there) else []
-    if one.kind == "discard":
+    if one.kind.startswith("discard"):
         return [ABSENT] if one.answer in (None, is_there) else []
     added = now if is_there and not refresh else LASTING
     return [added] if one.answer in (None, not is_there) else []

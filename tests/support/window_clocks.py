@@ -6,8 +6,6 @@ busy the machine is.
 
 from __future__ import annotations
 
-import itertools
-
 from flat_options import given
 from near_cache_tools import MANY
 
@@ -49,10 +47,7 @@ class Clocks:
         self.set(seconds)
 
     def make(self, face=BloomFilter, *, client=None, clock=None, **options):
-        """Return an object, or what makes one; with a clock one that keeps answers.
-
-        Without one, it asks the server for the time in each call.
-        """
+        """Return an object, or what makes one; with a clock one that keeps answers."""
         kept = {} if clock is None else {"near_cache": MANY, "max_staleness": LONG}
         made = face(
             "x",
@@ -64,13 +59,7 @@ class Clocks:
             return made
         if clock is not None:
             return clock.of(made)
-        return notices(made)
-
-
-def notices(made):
-    """Let an object trust no earlier reading of the server's clock; return it."""
-    made._state.strategy._clock = itertools.count(1.0, 0.2).__next__
-    return made
+        return made
 
 
 class Clock:
@@ -89,6 +78,6 @@ class Clock:
 
     def of(self, made):
         """Let an object have this clock; return it."""
-        made._state.caching.clock = made._state.strategy._clock = self
+        made._state.caching.clock = self
         made._state.forget()
         return made

@@ -58,9 +58,10 @@ ON_SERVERS = [
     ("client", 5, "client must be"),
 ]
 TOGETHER = [
-    ({"window": 60, "slices": 7}, "slices must be one of 6, 14, 30 or None, not 7"),
+    ({"window": 60, "slices": 1}, "slices must be a whole number from 2 to 12 or None, not 1"),
+    ({"window": 60, "slices": 13}, "slices must be a whole number from 2 to 12 or None, not 13"),
     ({"window": 60, "slices": True}, "not True"),
-    ({"window": 1, "slices": 30}, "at least 3 s with 30 slices"),
+    ({"window": 1, "slices": 12}, "at least 1.2 s with 12 slices"),
     (WITH_WINDOW | {"refresh": 1}, "refresh must be True or False, not 1"),
     ({"window": 0, "refresh": True}, "window must be a timedelta or seconds"),
     ({"key": "x" * 16, "seeds": [1]}, "seeds must be None with a key"),

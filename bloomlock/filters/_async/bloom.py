@@ -67,12 +67,11 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
         window: A timedelta, or seconds, for which an item is remembered at least, by the server's
             clock; capacity is then the items of a window, spread evenly. `Window(...)` says more.
-            None: for ever. It needs strategy "atomic" and on_full "warn".
+            None: for ever. It needs strategy "atomic" or "lua" and on_full "warn".
         near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
             and given without a round trip; 0 for none. For a second after a clear by another client
-            they may be given still; `NearCache(...)` says for how long. With a window they are
-            dropped at the end of each slice, and where adds refresh only items that were added are
-            kept.
+            they may be given still; `NearCache(...)` says for how long. With a window each is
+            kept for as long, and where adds refresh only items that were added are kept.
         on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items then
             with CapacityError. Up to 64 clients that add at once pass the capacity by a tenth at
             most: each looks again when it has added a 64th of what was free, or after a second. Of
@@ -368,9 +367,9 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
             await self._run(answers.update(self._state, items, route))
 
     async def discard(self, item: str | bytes) -> bool:
-        """Forget an item; no other item is touched.
+        """Discard an item, so that it is new again; no other item is touched.
 
-        Its bits stay, as others may have them too. It gets a version, and other bits from then on.
+        Its bits stay, as others may have them too. A tombstone beside them says that it is gone.
 
         Args:
             item: A `str` (its UTF-8 form) or `bytes`.
@@ -384,19 +383,16 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
             TypeError: If the item is neither.
             ConfigurationError: If the strategy is neither "atomic" nor "lua", or scripts are
                 forbidden.
-            OutcomeUnknownError: If the server could not be asked again after a reply was lost.
-            CapacityError: If nearly all bits of the filter are set.
+            OutcomeUnknownError: If the reply was lost; repeating the discard is harmless, and then
+                says False if the first one was carried out.
             redis.exceptions.RedisError: If the server refused it or could not be reached; then the
-                item was not forgotten.
+                item was not discarded.
             FilterLostError: If the filter is gone and `on_lost="raise"`.
 
-        Cost: one round trip, repeated if its reply is lost; O(k) on the server. Two more for the
-        first item of a filter of several shards, one more for each growth that this object has not
-        heard of. 50 to 100 bytes of the server's memory for each
-        item that was forgotten, until `clear`; added again an item takes room as a new one does.
-        From the first on an `add` or `exists` takes the server up to 1.2 times as long (1.8 in a
-        batch), and still one round trip; two at an object's first call for an item that others
-        forgot.
+        Cost: one round trip; O(k) on the server. Two more for this object's first one in a filter
+        of several shards. About 60 bytes of the server's memory for a discarded item, until it is
+        added again, which costs one more round trip. From the first on an `add` or `exists` takes
+        the server up to 1.2 times as long, and still one round trip.
 
         >>> from bloomlock.server import PrivateServer
         >>> with PrivateServer() as server:
@@ -409,11 +405,11 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         return await self._run(discards.discard(self._state, item))
 
     async def remove(self, item: str | bytes) -> None:
-        """Forget an item as `discard` does; raise KeyError if it was not there."""
+        """Discard an item as `discard` does; raise KeyError if it was not there."""
         await self._run(discards.remove(self._state, item))
 
     async def discard_many(self, items: Iterable[str | bytes]) -> list[bool]:
-        """Forget many items; an item repeated among them is there once.
+        """Discard many items; an item repeated among them is there once.
 
         Args:
             items: Any iterable; read in chunks of 10,000.

@@ -38,6 +38,8 @@ class AsyncClaim(ClaimBase):
 
         Raises:
             ClaimLostError: If another worker claimed the item since, or the filter was cleared.
+            OutcomeUnknownError: If that may be so because a first try, whose reply was lost, has
+                committed the item: then it was discarded since, or another worker has it.
             ClaimError: If it is not NEW, was given back, or is of a parent process.
             redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
 
@@ -183,6 +185,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
             False for a claim that was lost.
 
         Raises:
+            OutcomeUnknownError: If a commit was sent again, and its claim was over by then: the
+                first try may have added the item, which was discarded since.
             ClaimError: If one of them is not NEW, or was given back; nothing is sent then.
             redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
 

@@ -1,0 +1,232 @@
+"""Several bitmaps in the string of a shard: with a time window, or where a filter grows. Pure.
+
+    8 bytes   header
+    16 bytes  state, big-endian. Window: the epoch of the newest slice, 8 bytes, and a bit for each
+              slice that is in use, 2 bytes. Growth: how many slices there are beside the first
+    slices    bitmaps, one behind the other, each from a whole byte on
+
+Growth appends a slice when the newest one is full. A window is a ring of s + 1 equal slices. Time
+is divided into epochs of window/s by the server's clock, counted from 1970, and epoch e has slice
+e mod (s + 1). Only the newest slice takes items. An item is there if one slice that counts has all
+its bits: each slice of a filter that grows, and those of the last s + 1 epochs with a window. So a
+window remembers an item for its length at least, and for one epoch more at most.
+
+One script (scripts/items.lua) tests, adds and discards items in one step. With a window an add goes
+on to the epoch of the clock first: it wipes one slice, the one that it adds to, and marks those of
+the epochs in between as not in use. So no client knows an epoch, and no add wipes more than one
+slice. In a filter that grows a client has to know how many slices there are, as the bits of an item
+differ from slice to slice. If it does not, nothing is done, and it hears the number and asks again.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from .arrays import np
+from .hashing import Hasher
+from .sizing import FIRST_BIT, FIRST_BYTE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .hashing import Located, Words
+
+LAG = 16
+"""A sixteenth of a slice is for items that are added before its fill is looked at again."""
+
+_LAYOUT = struct.Struct(">QIB")
+_STATE = struct.Struct(">QH6x")
+
+
+class Slice(NamedTuple):
+    """One slice, as it lies in the string of each shard.
+
+    Attributes:
+        first: Its first bit in the string.
+        bits: Bits in each shard, m.
+        num_hashes: Bits of an item, k.
+        error_rate: Its part of the rate.
+        capacity: Items that it is for, in all shards.
+        room: Items of one shard that keep its rate.
+    """
+
+    first: int
+    bits: int
+    num_hashes: int
+    error_rate: float
+    capacity: int
+    room: int
+
+    @property
+    def full_at(self) -> float:
+        """Items of one shard at which the next slice is added."""
+        return self.room * (1 - 1 / LAG)
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return (self.bits + 7) // 8
+
+    @property
+    def first_byte(self) -> int:
+        """Its first byte in the string."""
+        return self.first // 8
+
+    @property
+    def end_byte(self) -> int:
+        """The byte behind it: the length of a string of which it is the newest."""
+        return self.first_byte + self.size
+
+
+class SliceState:
+    """What a client knows of the slices of one shard.
+
+    Args:
+        hasher: Places items in all slices that there can be.
+
+    Attributes:
+        hasher: The same.
+        count: How many slices it has, as the last reply said. A number that is wrong costs a round
+            trip and nothing else.
+        layout: The same as scripts take it; see slices.lua.
+        openings: How calls of the script begin with that layout.
+        has_tombstones: Whether the last reply said that items were discarded; the same holds.
+    """
+
+    __slots__ = ("count", "has_tombstones", "hasher", "layout", "openings")
+
+    def __init__(self, hasher: SlicedHasher) -> None:
+        """Believe that the shard has not grown."""
+        self.hasher = hasher
+        self.has_tombstones = False
+        self.learn(len(hasher.slices) if hasher.epoch_us else 1)
+
+    def learn(self, count: int) -> None:
+        """Note how many slices there are.
+
+        >>> slices = [Slice(192, 80, 7, 1e-3, 9, 9)] * 3
+        >>> SliceState(SlicedHasher(slices, 10**6)).layout.hex(" ", 4)
+        '00000000 000f4240 0000000a 0307'
+        """
+        epoch_us, slices = self.hasher.epoch_us, self.hasher.slices
+        opening = _LAYOUT.pack(epoch_us, slices[0].size if epoch_us else 0, count)
+        self.count, self.layout = count, opening + bytes(self.hasher.hashes[:count])
+        self.openings: dict[bytes, bytes] = {}
+
+    @property
+    def num_offsets(self) -> int:
+        """Offsets of an item, in all slices."""
+        return sum(self.hasher.hashes[: self.count])
+
+
+def plain_layout(num_hashes: int) -> bytes:
+    """Return what scripts take as the slices of a plain shard: one, which is its bitmap."""
+    return _LAYOUT.pack(0, 0, 1) + bytes([num_hashes])
+
+
+def live_slices(
+    slices: Sequence[Slice], epoch_us: int, start: bytes, now_us: int
+) -> Sequence[Slice]:
+    """Return the slices of a shard that count.
+
+    Args:
+        slices: All that it can have.
+        epoch_us: Microseconds of an epoch of its window; 0: it grows.
+        start: The first bytes of its string.
+        now_us: The server's clock.
+    """
+    number, used = _STATE.unpack_from(start, FIRST_BYTE - _STATE.size)
+    if not epoch_us:
+        return slices[: 1 + number]
+    ring = len(slices)
+    oldest = max(number, now_us // epoch_us) - ring + 1
+    places = [epoch % ring for epoch in range(oldest, number + 1)]
+    return [slices[place] for place in places if used >> place & 1]
+
+
+def slices_in(start: bytes | memoryview) -> int:
+    """Return how many slices a shard has that grows and whose string begins with these bytes."""
+    number, _ = _STATE.unpack_from(start, FIRST_BYTE - _STATE.size)
+    return 1 + int(number)
+
+
+class SlicedHasher(Hasher):
+    """Places items in slices, each with bits and hash functions of its own.
+
+    It decides on the shard, as any other. A row is the item: where its bits are follows from how
+    many slices the shard has. All slices of a window have the same bits of an item.
+
+    Args:
+        slices: All that there can be.
+        epoch_us: Microseconds of an epoch of the window; 0: the filter grows.
+        shards: Number of shards, S.
+        seeds: As for Hasher, with a window.
+        key: As for Hasher.
+
+    Attributes:
+        hashes: Offsets of an item in each slice; with a window in any.
+    """
+
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        epoch_us: int,
+        shards: int = 1,
+        seeds: tuple[int, ...] | None = None,
+        *,
+        key: bytes | None = None,
+    ) -> None:
+        super().__init__(slices[0].bits, slices[0].num_hashes, shards, seeds, key=key)
+        self.slices = slices
+        self.epoch_us = epoch_us
+        different = slices[:1] if epoch_us else slices
+        self.hashes = tuple(part.num_hashes for part in different)
+        self._parts = [
+            (Hasher(part.bits, part.num_hashes, shards, seeds, key=key), part.first - FIRST_BIT)
+            for part in different
+        ]
+
+    def locate(self, data: bytes) -> tuple[int, list[int]]:
+        """Return the shard and the item.
+
+        >>> SlicedHasher([Slice(192, 1000, 2, 1e-3, 9, 9)], 0).locate(b"a")
+        (0, b'a')
+        """
+        shard = 0 if self.shards == 1 else self._parts[0][0].locate(data)[0]
+        return shard, cast("list[int]", data)
+
+    def locate_each(self, items: Sequence[bytes]) -> Located:
+        """Return for each shard where its items stand, and the items."""
+        if self.shards == 1:
+            return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
+        return super().locate_each(items)
+
+    def place(self, digests: Words) -> tuple[Words, Words]:
+        """Return the shards of many items, and the digests."""
+        return self._shards_of(digests[:, 0]), digests
+
+    def offsets(self, data: bytes, count: int) -> list[int]:
+        """Return the bit offsets of one encoded item in the first slices, the oldest first.
+
+        >>> parts = [Slice(192, 1000, 2, 1e-3, 9, 9), Slice(1192, 4000, 3, 1e-3, 9, 9)]
+        >>> SlicedHasher(parts, 0).offsets(b"a", 2)
+        [993, 491, 2993, 4491, 2994]
+        """
+        found: list[int] = []
+        for hasher, shift in self._parts[:count]:
+            _, offsets = hasher.locate(data)
+            found += [offset + shift for offset in offsets] if shift else offsets
+        return found
+
+    def packed(self, items: Sequence[bytes], count: int) -> bytes:
+        """Return the offsets of few items, four bytes each."""
+        found = [offset for item in items for offset in self.offsets(item, count)]
+        return struct.pack(f">{len(found)}I", *found)
+
+    def packed_rows(self, digests: Words, count: int) -> bytes:
+        """Return the same for the digests of many items."""
+        parts = [
+            hasher.place(digests)[1] + np.uint64(shift) for hasher, shift in self._parts[:count]
+        ]
+        return np.concatenate(parts, axis=1).astype(">u4").tobytes()
