@@ -2,7 +2,7 @@
 
 The header is the first 64 bits of every shard, big-endian: the letter B, eight flag bits, and the
 48-bit generation. 16 bytes of state follow, and then bitmaps. Zero means: this is no filter (any
-more). A shard of which items were forgotten has the flag 2.
+more). A shard of which items were discarded has the flag 2.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEADER_BYTES = 8
 _MAGIC = ord("B") << 56
 _FLAGS = 0xFF << GENERATION_BITS
 DISCARDED = 0x02 << GENERATION_BITS
-"""Flag of a header: items may have been forgotten, and tables beside the shards say which."""
+"""Flag of a header: items may have been discarded, and sets beside the shards say which."""
 
 READY, PLACING, CLOSED = STATES = ("ready", "placing", "closed")
 CREATE, CLEAR, COPY, IMPORT, REBUILD = ORIGINS = ("create", "clear", "copy", "import", "rebuild")
@@ -72,7 +72,7 @@ def unflagged(value: int) -> int:
 
 
 def has_discards(header: int) -> bool:
-    """Return whether a header says that items were forgotten.
+    """Return whether a header says that items were discarded.
 
     >>> has_discards(header_of(0xABC) | DISCARDED), has_discards(header_of(0xABC))
     (True, False)
@@ -101,7 +101,8 @@ class Descriptor:
         error_rate: False-positive rate at that fill, p.
         size: Bits, hash functions and shards.
         seeds: One Murmur3 seed for each hash function; None: default hashing.
-        is_native: Whether the server has the filter itself (BF.*), and places the items.
+        formulas: What gives its sizes and rates: `sizing` for bitmaps, `native` for a filter that
+            the server has itself (BF.*), which places the items.
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "placing" until all its prepared shards are in their places; "closed" while
             a rebuild puts its last items into the generation that comes next.
@@ -114,7 +115,7 @@ class Descriptor:
             generation whose header its shards had.
         growth: How it grows; None: not at all.
         slices: Those of a window, or all that it can have if it grows; `size` is the first one's.
-        discards: Whether items may have been forgotten, as the header of the first shard says; no
+        discards: Whether items may have been discarded, as the header of the first shard says; no
             part of what is stored.
     """
 
@@ -122,7 +123,7 @@ class Descriptor:
     error_rate: float
     size: Size
     seeds: tuple[int, ...] | None = None
-    is_native: bool = False
+    formulas: Formulas = field(default=sizing, repr=False)
     generation: int = 0
     state: str = READY
     origin: str = CREATE
@@ -169,27 +170,15 @@ class Descriptor:
             return self.slices[-1 if self.window else slices - 1].end_byte
         return FIRST_BYTE + (self.size.shard_bits + 7) // 8
 
-    @property
-    def formulas(self) -> Formulas:
-        """Rates and estimates as they hold for this kind of filter."""
-        return formulas_for(is_native=self.is_native)
-
     def error_rate_at_fill(self, fill_ratio: float) -> float:
         """Return the chance that an item never added finds all its bits set."""
-        size = self.size
-        rate = self.formulas.error_rate_at_fill(fill_ratio, size.num_hashes)
-        if self.is_native:
-            # Instead of filling up it grows.
-            return min(rate, self.error_rate)
-        if self.seeds:
-            return rate
-        whole = sizing.whole_collisions(fill_ratio, size.shard_bits, size.num_hashes)
-        return min(1.0, rate + whole)
+        seeded = self.seeds is not None
+        return self.formulas.rate_of(self.size, self.error_rate, fill_ratio, seeded=seeded)
 
     def hasher(self) -> Hasher:
         """Return the hasher that places items in this filter; its key has to be known."""
         size = self.size
-        if self.is_native:
+        if self.formulas is native:
             return NativeHasher(size.shard_bits, size.num_hashes, size.shards)
         if self.slices:
             return self.sliced_hasher()
@@ -244,8 +233,8 @@ class Descriptor:
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""
-        mine = (self.size, self.seeds, self.is_native, self.key, self.window, self.slices)
-        theirs = (other.size, other.seeds, other.is_native, other.key, other.window, other.slices)
+        mine = (self.size, self.seeds, self.formulas, self.key, self.window, self.slices)
+        theirs = (other.size, other.seeds, other.formulas, other.key, other.window, other.slices)
         return mine == theirs
 
 
@@ -269,8 +258,11 @@ class Formulas(Protocol):
     def expected_error_rate(self, count: float, num_bits: int, num_hashes: int) -> float:
         """Return the false-positive rate after `count` distinct items."""
 
-    def error_rate_at_fill(self, fill_ratio: float, num_hashes: int) -> float:
-        """Return the false-positive rate of a filter with this part of its bits set."""
+    def usual_shards(self, size: Size) -> int:
+        """Return how many shards a filter gets by itself, from its size with as few as hold it."""
+
+    def rate_of(self, size: Size, error_rate: float, fill_ratio: float, *, seeded: bool) -> float:
+        """Return the chance that an item never added finds all its bits set."""
 
     def estimate_count(self, bits_set: float, num_bits: int, num_hashes: int) -> float:
         """Return the number of distinct items from the number of set bits."""
@@ -279,8 +271,3 @@ class Formulas(Protocol):
         self, capacity: float, num_bits: int, num_hashes: int, sampled_bits: int
     ) -> float:
         """Return the standard deviation of `estimate_count` at capacity."""
-
-
-def formulas_for(*, is_native: bool) -> Formulas:
-    """Return the formulas for bitmaps, or for filters that the server has itself."""
-    return native if is_native else sizing

@@ -96,6 +96,16 @@ def size_for(
     )
 
 
+def usual_shards(size: Size) -> int:
+    """Return how many keys a filter gets by itself: no bitmap is ever merged into one."""
+    return size.shards
+
+
+def rate_of(size: Size, error_rate: float, fill_ratio: float, *, seeded: bool) -> float:  # noqa: ARG001 - the server hashes
+    """Return the rate at a fill; instead of filling up the server's filter grows."""
+    return min(error_rate_at_fill(fill_ratio, size.num_hashes), error_rate)
+
+
 class NativeHasher(Hasher):
     """What stands in for a hasher where the server hashes the items itself (BF.*).
 
@@ -140,9 +150,10 @@ class NativeHasher(Hasher):
 __all__ = [
     "NativeHasher",
     "best_num_hashes",
-    "error_rate_at_fill",
     "estimate_count",
     "estimate_deviation",
     "expected_error_rate",
+    "rate_of",
     "size_for",
+    "usual_shards",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
-from . import growth, sizing
-from .descriptor import Descriptor, formulas_for
+from . import growth, native, sizing
+from .descriptor import Descriptor, Formulas
 from .errors import ConfigurationError
 from .growth import Growth, check_growth, slice_error_rate
 from .hash_keys import HashKey, check_key, check_seeds, key_difference
@@ -33,7 +33,7 @@ class Wanted:
     error_rate: float
     seeds: tuple[int, ...] | None
     shards: int | None
-    is_native: bool = False
+    formulas: Formulas = field(default=sizing, repr=False)
     key: HashKey | None = None
     num_hashes: int | None = None
     optimize: Optimize | None = None
@@ -51,20 +51,17 @@ class Wanted:
         key: object = None,
         num_hashes: object = None,
         optimize: object = None,
-        native: bool = False,
+        formulas: Formulas = sizing,
         window: object = None,
         slices: object = None,
         grows: bool = False,
         growth: object = None,
         up_to: object = None,
     ) -> Wanted:
-        """Check every parameter; raises ConfigurationError on the first that is not usable.
-
-        A `native` filter is one that the server has itself.
-        """
+        """Check every parameter; raises ConfigurationError on the first that is not usable."""
         if grows:
-            _refuse_with_growth({"seeds": seeds, "window": window}, native)
-        if native:
+            _refuse_with_growth({"seeds": seeds, "window": window}, formulas)
+        if formulas is native:
             given = {"seeds": seeds, "num_hashes": num_hashes, "optimize": optimize}
             for name, value in given.items():
                 if value is not None:
@@ -94,7 +91,7 @@ class Wanted:
             check_error_rate(error_rate),
             check_seeds(seeds),
             check_shards(shards),
-            native,
+            formulas,
             check_key(key),
             check_num_hashes(num_hashes, float(error_rate)),  # type: ignore[arg-type]  # checked above
             check_optimize(optimize),
@@ -112,7 +109,7 @@ class Wanted:
             descriptor.error_rate,
             descriptor.seeds,
             descriptor.size.shards,
-            descriptor.is_native,
+            descriptor.formulas,
             descriptor.key,
             None if descriptor.seeds else descriptor.size.num_hashes,
             window=descriptor.window,
@@ -135,7 +132,7 @@ class Wanted:
             self.error_rate,
             size,
             self.seeds,
-            self.is_native,
+            self.formulas,
             key=self.key,
             window=self.window,
             slices=()
@@ -170,16 +167,14 @@ class Wanted:
                 seeded=self.seeds is not None,
             )
         size_for = partial(
-            formulas_for(is_native=self.is_native).size_for,
+            self.formulas.size_for,
             self.capacity,
             self.error_rate,
             num_hashes=self._hashes(optimize),
             seeded=self.seeds is not None,
         )
         size = size_for(shards=self.shards)
-        # What the server has itself is no string that bitmaps are merged into.
-        is_split = self.shards is None and not self.is_native
-        if is_split and (shards := usual_shards(size)) > size.shards:
+        if self.shards is None and (shards := self.formulas.usual_shards(size)) > size.shards:
             size = size_for(shards=shards)
         return size
 
@@ -191,7 +186,7 @@ class Wanted:
         rate = self.error_rate if self.growth is None else slice_error_rate(self.error_rate, 0)
         if self.num_hashes:
             return self.num_hashes
-        return formulas_for(is_native=self.is_native).best_num_hashes(rate, optimize)
+        return self.formulas.best_num_hashes(rate, optimize)
 
     def differences(self, stored: Descriptor) -> list[str]:
         """Return "parameter: stored X, asked Y" for each parameter that differs.
@@ -225,9 +220,9 @@ class Wanted:
         return found if other_key is None else [*found, other_key]
 
 
-def _refuse_with_growth(refused: dict[str, object], native: bool) -> None:
+def _refuse_with_growth(refused: dict[str, object], formulas: Formulas) -> None:
     """Raise ConfigurationError for what does not go with growth."""
-    if native:
+    if formulas is native:
         raise ConfigurationError(
             "on_full must be 'warn' or 'raise' with strategy='native', where the server's filter "
             "grows by itself, not 'grow'"

@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from . import growth
+from . import growth, native, sizing
 from .descriptor import (
     GENERATION_BITS,
     ORIGINS,
     STATES,
     Descriptor,
+    Formulas,
     Replaced,
     has_unknown_flags,
     is_header,
@@ -99,7 +100,7 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         descriptor.origin,
     ]
     fields = dict(zip(FIELDS, map(str, values), strict=False))
-    if descriptor.is_native:
+    if descriptor.formulas is native:
         fields[NATIVE] = "1"
     if key is not None:
         fields[KEY] = f"{key.kind}:{_written(key)}"
@@ -176,10 +177,10 @@ def _texts(values: Sequence[bytes | None]) -> dict[str, str]:
 
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     _whole(fields, "format", FORMAT)
-    is_native = NATIVE in fields
+    formulas: Formulas = native if NATIVE in fields else sizing
     _check_kind(fields)
     size = Size(
-        _whole(fields, "shard_bits", MAX_NATIVE_BITS if is_native else MAX_SHARD_BITS),
+        _whole(fields, "shard_bits", MAX_NATIVE_BITS if formulas is native else MAX_SHARD_BITS),
         _whole(fields, "num_hashes", MAX_HASHES),
         _whole(fields, "shards", MAX_SHARDS),
     )
@@ -200,7 +201,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         check_error_rate(float(fields["error_rate"])),
         size,
         seeds,
-        is_native=is_native,
+        formulas=formulas,
         generation=generation,
         state=fields["state"],
         origin=fields["origin"],

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from bloomlock import native
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import (
@@ -248,4 +249,4 @@ def contents_of(descriptor: Descriptor) -> Contents:
     """Return what the shards of a filter are."""
     if descriptor.slices:
         return SLICES if descriptor.window is None else RING
-    return SERVERS_OWN if descriptor.is_native else BITMAP
+    return SERVERS_OWN if descriptor.formulas is native else BITMAP

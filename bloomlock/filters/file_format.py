@@ -30,6 +30,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bloomlock import native
 from bloomlock.descriptor import READY
 from bloomlock.errors import BloomlockError, ConfigurationError
 from bloomlock.hash_keys import DIGEST_BYTES
@@ -247,7 +248,7 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         descriptor = decode(name, values)
         if descriptor is None:
             raise ConfigurationError("it has no parameters")
-        if descriptor.is_native:
+        if descriptor.formulas is native:
             raise ConfigurationError("a native filter has no bits to be kept in a file")
         images = Images.of(descriptor)
         if descriptor.growth is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.errors import ConfigurationError
 from bloomlock.hash_keys import check_key
 from bloomlock.parameters import Wanted
 
@@ -15,6 +14,7 @@ from .files import verify_file
 from .memory_bits import MemoryBits
 from .memory_state import MemoryState
 from .options import refuses
+from .support import IN_PROCESS, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -94,7 +94,6 @@ class MemoryBloomFilter(Parameters):
             capacity, error_rate, seeds, shards, key=key, num_hashes=num_hashes, optimize=optimize
         )
         descriptor = wanted.describe()
-        _refuse_what_is_not_here(descriptor)
         refuse = refuses(on_full)
         self._hold(MemoryState(descriptor, MemoryBits(descriptor), refuse=refuse))
 
@@ -163,7 +162,7 @@ class MemoryBloomFilter(Parameters):
                 the filter (the header is cleared); None: all bits 0.
             on_full: As the class.
         """
-        _refuse_what_is_not_here(descriptor)
+        check_support(IN_PROCESS, None, descriptor)
         for image in images or ():
             image[:HEADER_BYTES] = 0
         bits = MemoryBits(descriptor, images)
@@ -432,18 +431,3 @@ class MemoryBloomFilter(Parameters):
     def __repr__(self) -> str:
         """Return the parameters."""
         return f"<{type(self).__name__}: {self._shape()}>"
-
-
-def _refuse_what_is_not_here(descriptor: Descriptor) -> None:
-    """Raise ConfigurationError for a filter that cannot be in the process."""
-    if descriptor.window is not None:
-        raise ConfigurationError("window must be None for a filter in the process")
-    if descriptor.growth is not None:
-        raise ConfigurationError(
-            "a filter that grows (on_full='grow') has no like in the process, which does not"
-        )
-    if descriptor.is_native:
-        raise ConfigurationError(
-            "a filter with strategy 'native' has no like in the process: the server does not say "
-            "where it puts the bits of an item"
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
+from bloomlock import native
 from bloomlock.errors import ConfigurationError
 from bloomlock.growth import Growth
 from bloomlock.hash_keys import check_key
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
+    from bloomlock.descriptor import Formulas
     from bloomlock.hash_keys import HashKey
     from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
@@ -103,9 +105,9 @@ class OpenOptions:
     def __post_init__(self) -> None:
         """Check what was given, and work out what follows from it."""
         updates = make_strategy(self.strategy)
-        wanted = self._wanted(updates.is_native)
+        wanted = self._wanted(updates.formulas)
         hash_key = wanted.key if wanted else check_key(self.key)
-        if updates.is_native:
+        if updates.formulas is native:
             refuse_key(hash_key)
         choice("on_lost", self.on_lost, OnLost)
         choice("on_unknown", self.on_unknown, OnUnknown)
@@ -140,7 +142,7 @@ class OpenOptions:
             raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
         return SlicedStrategy(self.updates.name, refresh=self.refresh)
 
-    def _wanted(self, _native: bool) -> Wanted | None:
+    def _wanted(self, _formulas: Formulas) -> Wanted | None:
         return None
 
 
@@ -156,7 +158,7 @@ class FilterOptions(OpenOptions):
     shards: int | None = None
     window: timedelta | float | Window | None = None
 
-    def _wanted(self, native: bool) -> Wanted:
+    def _wanted(self, formulas: Formulas) -> Wanted:
         window, growth = self.window, None
         if isinstance(window, Window):
             object.__setattr__(self, "refresh", window.refresh)
@@ -166,7 +168,7 @@ class FilterOptions(OpenOptions):
             growth = self.on_full
         elif choice("on_full", self.on_full, OnFull) == "grow":
             growth = Growth()
-        if growth is not None and not native:
+        if growth is not None and formulas is not native:
             check_support(GROWTH, make_strategy(self.strategy).name)
         return Wanted.check(
             self.capacity,
@@ -176,7 +178,7 @@ class FilterOptions(OpenOptions):
             num_hashes=self.num_hashes,
             optimize=self.optimize,
             shards=self.shards,
-            native=native,
+            formulas=formulas,
             window=None if window is None else window.length,
             slices=None if window is None else window.slices,
             grows=growth is not None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bloomlock import native
 from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ _BITMAPS = (*_SCRIPTED, "transaction", "lock", "pipeline")
 WINDOW: Final = "window="
 GROWTH: Final = "a filter that grows (on_full='grow')"
 DISCARDS: Final = "a filter with discarded items (discard)"
+NATIVE: Final = "strategy='native', whose bits the server places"
 _KINDS = (WINDOW, GROWTH, DISCARDS)
 
 CLAIMS: Final = "claims"
@@ -29,6 +31,7 @@ COPY: Final = "copy()"
 COPY_TO: Final = "copy_to()"
 EXPORT: Final = "export_file()"
 IMPORT: Final = "import_file()"
+IN_PROCESS: Final = "a filter in the process"
 
 
 class Support(NamedTuple):
@@ -59,17 +62,22 @@ SUPPORT = {
     COPY_TO: Support(_BITMAPS, _KINDS),
     EXPORT: Support(_BITMAPS, _KINDS),
     IMPORT: Support(_BITMAPS, _KINDS),
+    IN_PROCESS: Support(()),
 }
 
 
 def check_support(
-    feature: str, strategy: str, descriptor: Descriptor | None = None, *, discards: bool = False
+    feature: str,
+    strategy: str | None,
+    descriptor: Descriptor | None = None,
+    *,
+    discards: bool = False,
 ) -> None:
     """Raise ConfigurationError if a filter cannot have a feature, naming what excludes it.
 
     Args:
         feature: One of SUPPORT.
-        strategy: The name of the object's strategy.
+        strategy: The name of the object's strategy; None: it has none.
         descriptor: The filter's parameters, where it is known.
         discards: Whether it has discarded items.
 
@@ -79,7 +87,7 @@ def check_support(
     bloomlock.errors.ConfigurationError: strategy must be 'atomic' or 'lua' for claims, not 'lock'
     """
     strategies, kinds = SUPPORT[feature]
-    if strategy not in strategies:
+    if strategy is not None and strategy not in strategies:
         *others, last = map(repr, strategies)
         known = f"{', '.join(others)} or {last}" if others else last
         raise ConfigurationError(f"strategy must be {known} for {feature}, not {strategy!r}")
@@ -87,6 +95,7 @@ def check_support(
         WINDOW: descriptor is not None and descriptor.window is not None,
         GROWTH: descriptor is not None and descriptor.growth is not None,
         DISCARDS: discards,
+        NATIVE: descriptor is not None and descriptor.formulas is native,
     }
     for kind, is_one in has.items():
         if is_one and kind not in kinds:

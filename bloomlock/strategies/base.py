@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from bloomlock import sizing
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.descriptor import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from bloomlock.descriptor import Formulas
     from bloomlock.effects import Core
     from bloomlock.hashing import Hasher
     from bloomlock.slices import SliceState
@@ -106,8 +108,8 @@ class Strategy(ABC):
             the expected one says nothing about them.
         is_exclusive: Whether other clients are kept out while an item is added, so that no other
             strategy may take a batch over.
-        is_native: Whether the filter is the server's own, which takes items and not the places of
-            their bits: a row is an item. No other strategy can take a batch over, or read it.
+        formulas: Those of the filters that it is for. With those of `native` a row is an item: the
+            server places the bits, and no other strategy can take a batch over.
         is_sliced: Whether it is for filters with slices, of which it takes whole items: a row is an
             item, and no other strategy can take a batch.
         is_forbidden: Whether the server refuses it for good.
@@ -121,7 +123,7 @@ class Strategy(ABC):
     name: str
     is_atomic: bool = True
     is_exclusive: ClassVar[bool] = False
-    is_native: ClassVar[bool] = False
+    formulas: ClassVar[Formulas] = sizing
     is_sliced: ClassVar[bool] = False
     is_forbidden: bool = False
     may_share_calls: bool = True

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from operator import not_
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from hiredis import pack_command
 from redis.exceptions import ResponseError
 
+from bloomlock import native
 from bloomlock.commands import Replies, encode_arguments, encode_command
 from bloomlock.delivery import collect, deliver
 from bloomlock.descriptor import generation_of
@@ -32,6 +33,7 @@ from .base import Segment, Strategy, error_of, header_command, header_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from bloomlock.descriptor import Formulas
     from bloomlock.hashing import Hasher
 
     from .base import Rows, Shard
@@ -46,7 +48,7 @@ class NativeStrategy(Strategy):
     """One round trip; exact. Rows are the items themselves."""
 
     name = "native"
-    is_native = True
+    formulas: ClassVar[Formulas] = native
     has_free_repeats = True
     bits_per_exchange = 2**18
 
