@@ -135,9 +135,7 @@ class Wanted:
             self.formulas,
             key=self.key,
             window=self.window,
-            slices=()
-            if self.window is None
-            else self.window.ring(self.capacity, self.error_rate, size),
+            slices=self.window.ring(self.capacity, self.error_rate, size) if self.window else (),
         )
 
     def _describe_growing(self, grows: Growth) -> Descriptor:

@@ -138,7 +138,7 @@ def _follow(state: FilterState, view: View) -> Core[View]:
 
 
 def _refuse_discards(state: FilterState, view: View) -> Core[None]:
-    """Raise ConfigurationError if items of a generation were forgotten, as a shard says."""
+    """Raise ConfigurationError if items of a generation were discarded, as a shard says."""
     asked = [ask(shard.key, header_command(shard.key)) for shard in view.shards]
     for (start,) in (yield from in_parallel(asked)):
         if header_from_bytes(start) == view.header | DISCARDED:

@@ -68,12 +68,14 @@ class Parameters:
     @property
     def window(self) -> timedelta | None:
         """How long an item is remembered at least; None: for ever."""
-        return None if self._descriptor.window is None else self._descriptor.window.length
+        window = self._descriptor.window
+        return window.length if window else None
 
     @property
     def slices(self) -> int | None:
         """Slices of the window: an item is forgotten one of them later at most; None: no window."""
-        return None if self._descriptor.window is None else self._descriptor.window.slices
+        window = self._descriptor.window
+        return window.slices if window else None
 
     @property
     def shards(self) -> int:
@@ -81,7 +83,7 @@ class Parameters:
         return self._descriptor.size.shards
 
     def _shape(self) -> str:
-        windowed = "" if self._descriptor.window is None else f", {self._descriptor.window}"
+        windowed = f", {self._descriptor.window}" if self._descriptor.window else ""
         keyed = "" if self.key_kind is None else f", {self.key_kind} key"
         grows = "" if self.growth is None else f", grows to {self.up_to} items"
         shards = "1 shard" if self.shards == 1 else f"{self.shards} shards"

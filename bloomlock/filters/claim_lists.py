@@ -1,6 +1,6 @@
 """What an operator sees of claims: those that are open, and items whose work failed.
 
-Items that failed are offered once more, or forgotten.
+Items that failed are offered once more, or dropped.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def retry(state: FilterState, items: Iterable[str | bytes]) -> Core[list[bool]]:
 
 
 def drop(state: FilterState, items: Iterable[str | bytes]) -> Core[list[bool]]:
-    """Forget items; for each whether it was there to be forgotten."""
+    """Drop items; for each whether there was something to drop."""
     return (yield from _settle(state, items, drop_claims))
 
 

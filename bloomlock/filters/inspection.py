@@ -113,7 +113,7 @@ class FilterInfo:
             estimated_count=counted.items,
             current_error_rate=descriptor.error_rate_at_fill(fill_ratio) if rate is None else rate,
             memory_bytes=memory_bytes,
-            window=None if window is None else window.length,
+            window=window.length if window else None,
             discarded=counted.discarded,
             growth=None if descriptor.growth is None else descriptor.growth.factor,
             up_to=descriptor.most_items if descriptor.growth else None,

@@ -126,7 +126,7 @@ class MemoryBloomFilter(Parameters):
 
         Raises:
             ConfigurationError: If the file is not whole, no file of a filter, or of another format,
-                or its filter has a time window, grows or has forgotten items; with `verify`, also
+                or its filter has a time window, grows or has discarded items; with `verify`, also
                 if its bits were changed.
             FilterMismatchError: If the filter has another key.
             OSError: If it cannot be opened.

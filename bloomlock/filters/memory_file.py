@@ -98,7 +98,7 @@ def load(
             )
         if whole.discarded is not None:
             raise ConfigurationError(
-                f"{os.fspath(path)!r} holds a filter of which items were forgotten (discard), "
+                f"{os.fspath(path)!r} holds a filter with discarded items, "
                 "which is in a server only; use BloomFilter.import_file"
             )
         refuse_other_key(repr(os.fspath(path)), descriptor, key)

@@ -12,7 +12,7 @@ unnoticed:
                      takes the cache of its view before it asks and keeps its answers there and
                      nowhere else. A view that is replaced gets another cache, so a late answer
                      about an old generation goes to a cache that is not read any more.
-    by age           Within a generation an item may be forgotten by another client. The first time
+    by age           Within a generation an item may be discarded by another client. The first time
                      the headers say so, and that is as good as another generation. From then on a
                      cache answers for max_staleness from when it was made, and another takes its
                      place. Whatever it keeps was asked for after it was made, so it gives no answer
@@ -91,7 +91,7 @@ class NearCaching:
         Args:
             header: What the replies must have brought.
             lasts: Whether what is kept stays true as long as replies bring that header. False: each
-                item may be forgotten by another client, without any sign.
+                item may be discarded by another client, without any sign.
         """
         return NearCache(header, self, math.inf if lasts else self.clock() + self.max_staleness)
 

@@ -133,12 +133,12 @@ class OpenOptions:
         Raises:
             ConfigurationError: If the options do not go with it.
         """
-        if window is None and self.refresh:
+        if self.refresh and not window:
             raise ConfigurationError("refresh must be False for a filter without a window")
-        if window is None and not grows:
+        if not (window or grows):
             return self.updates
-        check_support(WINDOW if window is not None else GROWTH, self.updates.name)
-        if window is not None and self.refuses:
+        check_support(WINDOW if window else GROWTH, self.updates.name)
+        if window and self.refuses:
             raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
         return SlicedStrategy(self.updates.name, refresh=self.refresh)
 
@@ -179,8 +179,8 @@ class FilterOptions(OpenOptions):
             optimize=self.optimize,
             shards=self.shards,
             formulas=formulas,
-            window=None if window is None else window.length,
-            slices=None if window is None else window.slices,
+            window=window.length if window else None,
+            slices=window.slices if window else None,
             grows=growth is not None,
             growth=None if growth is None else growth.factor,
             up_to=None if growth is None else growth.up_to,

@@ -284,7 +284,7 @@ class FilterState(LockOwner):
             old = self.near
             if old is not None and old.header == header and not old.is_over:
                 return old
-            lasts = not view.discards and view.descriptor.window is None
+            lasts = not (view.discards or view.descriptor.window)
             near = caching.start(header, lasts=lasts)
             if view is self.view and self.lost is None:
                 self.near = near

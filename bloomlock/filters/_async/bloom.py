@@ -475,7 +475,7 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         What was added before is in it, what is added meanwhile may be.
 
         Raises:
-            ConfigurationError: If the filter has a window, grows or has forgotten items, or the
+            ConfigurationError: If the filter has a window, grows or has discarded items, or the
                 strategy is neither "atomic" nor "lua".
 
         Cost: the whole bitmap comes, 2 MiB in a round trip.

@@ -191,8 +191,8 @@ class WholeFilter(ConnectedFilter):
         """Write the filter to a file, which `import_file` reads.
 
         `MemoryBloomFilter.load` reads it too, unless the filter has a time window, grows, or items
-        were forgotten (`discard`). What was added before is in it, whichever client added it; what
-        is added meanwhile may be. What was forgotten before is forgotten in it.
+        were discarded. What was added before is in it, whichever client added it; what
+        is added meanwhile may be. What was discarded before is discarded in it.
         The file has its name when it is whole and on the disk. It has checksums of all its bytes.
         A random key is in it, and of a secret one a check alone.
 
@@ -206,8 +206,8 @@ class WholeFilter(ConnectedFilter):
             ConfigurationError: If the strategy is "native", whose bits are the server's.
             OSError: If the file cannot be written; what was there before is unchanged.
 
-        Cost: the whole bitmap comes, 2 MiB in a round trip, and 1,000 forgotten items; memory for
-        some MiB, and 22 bytes for each forgotten item. Clients that add are not held up.
+        Cost: the whole bitmap comes, 2 MiB in a round trip, and 1,000 discarded items; memory for
+        some MiB, and 22 bytes for each discarded item. Clients that add are not held up.
 
         >>> import tempfile
         >>> from bloomlock import BloomFilter, MemoryBloomFilter
@@ -308,8 +308,8 @@ class WholeFilter(ConnectedFilter):
     ) -> Self:
         """Copy the filter to another server, and return the copy, opened there.
 
-        What was added before is in it; what is added meanwhile may be. What was forgotten before is
-        forgotten in it. All that was written is read back and compared, then the copy gets its
+        What was added before is in it; what is added meanwhile may be. What was discarded before is
+        discarded in it. All that was written is read back and compared, then the copy gets its
         name, as in `import_file`.
 
         Args:
@@ -327,7 +327,7 @@ class WholeFilter(ConnectedFilter):
 
         Cost: the bitmap comes once, and travels to the other server and back, 2 MiB in a round
         trip; memory for some MiB, 100 bytes for each of these parts, and 22 bytes for each
-        forgotten item.
+        discarded item.
         """
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
         from bloomlock.filters import portable  # noqa: PLC0415 - for few objects
