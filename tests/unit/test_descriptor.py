@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from bloomlock import native
 from bloomlock.descriptor import READY, has_unknown_flags, header_of, is_header
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.parameters import Wanted
@@ -55,7 +56,7 @@ KINDS = [
     {"grows": True},
     {"grows": True, "growth": 2, "up_to": 10**6, "shards": 2, "key": b"k" * 16},
     {"capacity": 1, "error_rate": 0.5},
-    {"native": True},
+    {"formulas": native},
 ]
 
 
