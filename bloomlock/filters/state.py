@@ -162,7 +162,7 @@ class FilterState(LockOwner):
                 self.own_generation,
                 recreate=recreate,
                 key=self.key,
-                native=self.strategy.is_native,
+                check=self._check_filter,
                 before=None if self.view is None else self.view.descriptor,
                 must_follow=must_follow,
             )
@@ -171,6 +171,9 @@ class FilterState(LockOwner):
             self.forget()
             raise
         return (yield from self.adopt(descriptor))
+
+    def _check_filter(self, stored: Descriptor) -> None:
+        self.strategy.check_filter(self.keys.name, stored)
 
     def adopt(self, descriptor: Descriptor) -> Core[View]:
         """Take `descriptor`, as it was read or written, for the truth."""
@@ -209,7 +212,7 @@ class FilterState(LockOwner):
         own = None if self.view is None and self.wanted is None else self.descriptor
         try:
             descriptor = yield from clear(
-                self.keys, own, self.own_generation, self.key, native=self.strategy.is_native
+                self.keys, own, self.own_generation, self.key, self._check_filter
             )
         finally:
             # Whatever the outcome, this object gives no answer from before.

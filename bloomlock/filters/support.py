@@ -62,7 +62,7 @@ SUPPORT = {
     COPY_TO: Support(_BITMAPS, _KINDS),
     EXPORT: Support(_BITMAPS, _KINDS),
     IMPORT: Support(_BITMAPS, _KINDS),
-    IN_PROCESS: Support(()),
+    IN_PROCESS: Support(_BITMAPS),
 }
 
 

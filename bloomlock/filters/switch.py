@@ -134,16 +134,16 @@ def attach(
     *,
     recreate: bool,
     key: HashKey | None = None,
-    native: bool = False,
+    check: Callable[[Descriptor], object],
     before: Descriptor | None = None,
     must_follow: bool = False,
 ) -> Core[Descriptor]:
     """Return the descriptor of the filter, creating the filter where it is missing.
 
     Without `wanted` it only attaches, to a filter with this `key`. A filter of which a part is gone
-    is a FilterLostError, or starts anew (`recreate`). A filter that the server has itself is for
-    `native` clients alone. A filter that has all items of the generation `before` may have other
-    parameters; with `must_follow` any other is a FilterLostError.
+    is a FilterLostError, or starts anew (`recreate`). `check` raises for a filter that the strategy
+    cannot read. A filter that has all items of the generation `before` may have other parameters;
+    with `must_follow` any other is a FilterLostError.
 
     Cost: one round trip if the filter is there, two if it has several shards.
     """
@@ -159,7 +159,7 @@ def attach(
                 "object attached to it; call reattach() to go on with what is there now"
             )
         if stored is not None:
-            _refuse_other_contents(keys, native, stored)
+            check(stored)
             _refuse_other(keys, None if follows else wanted, key, stored)
         if gone is not None and not (recreate and (wanted or stored)):
             raise FilterLostError(
@@ -184,8 +184,7 @@ def clear(
     own: Descriptor | None,
     new_generation: Callable[[], int],
     key: HashKey | None,
-    *,
-    native: bool = False,
+    check: Callable[[Descriptor], object],
 ) -> Core[Descriptor]:
     """Empty the filter: the same parameters, a new generation, all bits 0.
 
@@ -199,7 +198,7 @@ def clear(
         own: Its parameters as the object knows them; None: it knows none.
         new_generation: Returns a generation.
         key: The object's key.
-        native: Whether the object is for filters that the server has itself.
+        check: Raises for a filter that the strategy cannot read.
     """
     first = 0
 
@@ -208,7 +207,7 @@ def clear(
         found = yield from settle(keys, (yield from look(keys)))
         stored = found.descriptor
         if stored is not None:
-            _refuse_other_contents(keys, native, stored)
+            check(stored)
             _refuse_other_key(keys, key, stored)
             is_new = first not in (0, stored.generation) and stored.origin in (CREATE, CLEAR)
             if is_new and found.gone is None:
@@ -304,18 +303,6 @@ def _refuse_other(
     if differences:
         raise FilterMismatchError(
             f"filter {keys.name!r} exists with other parameters ({'; '.join(differences)})"
-        )
-
-
-def _refuse_other_contents(keys: FilterKeys, native: bool, stored: Descriptor) -> None:
-    if stored.is_native and not native:
-        raise FilterMismatchError(
-            f"filter {keys.name!r} was created with strategy 'native', and no other can read it"
-        )
-    if native and not stored.is_native:
-        raise FilterMismatchError(
-            f"filter {keys.name!r} is a bitmap, which strategy 'native' cannot read; attach to it "
-            "with another strategy"
         )
 
 

@@ -25,6 +25,7 @@ from bloomlock.descriptor import (
     HEADER_BYTES,
     unflagged,
 )
+from bloomlock.errors import FilterMismatchError
 from bloomlock.parallel import in_parallel
 from bloomlock.refusals import is_missing
 from bloomlock.sizing import FIRST_BYTE
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from bloomlock.descriptor import Formulas
+    from bloomlock.descriptor import Descriptor, Formulas
     from bloomlock.effects import Core
     from bloomlock.hashing import Hasher
     from bloomlock.slices import SliceState
@@ -135,6 +136,13 @@ class Strategy(ABC):
     def check_server(self, key: str) -> Core[None]:  # noqa: ARG002 - what needs nothing asks nothing
         """Raise ConfigurationError if the server that has a key lacks what the strategy needs."""
         yield from ()
+
+    def check_filter(self, name: str, stored: Descriptor) -> None:
+        """Raise FilterMismatchError if the strategy cannot read the filter of that name."""
+        if stored.formulas is not self.formulas:
+            raise FilterMismatchError(
+                f"filter {name!r} was created with strategy 'native', and no other can read it"
+            )
 
     def few_items(self, hasher: Hasher) -> int:
         """Return how many items of a batch go through `few_each` at most."""

@@ -23,7 +23,7 @@ from bloomlock.commands import Replies, encode_arguments, encode_command
 from bloomlock.delivery import collect, deliver
 from bloomlock.descriptor import generation_of
 from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
-from bloomlock.errors import ConfigurationError
+from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.hashing import EncodedTexts
 from bloomlock.keys import native_key
 from bloomlock.refusals import is_missing
@@ -33,7 +33,7 @@ from .base import Segment, Strategy, error_of, header_command, header_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bloomlock.descriptor import Formulas
+    from bloomlock.descriptor import Descriptor, Formulas
     from bloomlock.hashing import Hasher
 
     from .base import Rows, Shard
@@ -54,6 +54,14 @@ class NativeStrategy(Strategy):
 
     def __init__(self) -> None:
         self._is_checked = False
+
+    def check_filter(self, name: str, stored: Descriptor) -> None:
+        """See Strategy.check_filter."""
+        if stored.formulas is not native:
+            raise FilterMismatchError(
+                f"filter {name!r} is a bitmap, which strategy 'native' cannot read; attach to it "
+                "with another strategy"
+            )
 
     def check_server(self, key: str) -> Core[None]:
         """See Strategy.check_server."""
