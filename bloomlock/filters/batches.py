@@ -85,7 +85,7 @@ def choose(
 ) -> Strategy:
     """Return what sends a chunk of `count` items to the server."""
     others, own = state.for_batches, state.strategy
-    if route == "items" or own.is_sliced or not has_routes(own):
+    if route == "items" or own.heeds_discards or not has_routes(own):
         return own
     by_bitmap = others.bitmap if answers or not write else others.merge
     if route == "auto":

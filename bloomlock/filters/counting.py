@@ -137,7 +137,7 @@ def _count_bits_of_slices(
     if len(start) < FIRST_BYTE or plain_header(start[:HEADER_BYTES]) != shard.header:
         return None
     now_us = int(time[0]) * 10**6 + int(time[1])
-    cardinality = "SCARD" if descriptor.window is None else "ZCARD"
+    cardinality = "ZCARD" if descriptor.window else "SCARD"
     counts, discarded = [], 0
     for part in live_slices(descriptor.slices, descriptor.epoch_us, start, now_us):
         found = yield from _count_bits(shard, part.size, part.first_byte, cardinality)

@@ -23,7 +23,7 @@ from bloomlock.scripts import Script, answer_of
 from bloomlock.strategies.base import header_command, plain_header
 from bloomlock.strategies.bitmap import image_bytes
 
-from .contents import contents_of
+from .kinds import kind_of
 from .state import in_one_generation
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _set_all(keys: FilterKeys, view: View, ttl_ms: int, *, first_last: bool) -> 
 
 
 def _set_shard(view: View, shard: Shard, more: tuple[str, ...], ttl_ms: int) -> Core[bool]:
-    keys = [*ClaimKeys.of(shard.key), *view.contents.keys(shard.key, view.header), *more]
+    keys = [*ClaimKeys.of(shard.key), *view.kind.keys(shard.key, view.header), *more]
     header = view.header.to_bytes(HEADER_BYTES, "big")
     (reply,) = yield from _EXPIRE.call([(keys, (header, ttl_ms))], repeatable=True)
     return bool(answer_of(reply, "expiry needs"))
@@ -169,6 +169,6 @@ def sweep(view: View, stored: Descriptor | None) -> Core[None]:
     header, length = b"", 0
     if stored is not None and not stored.slices:
         header = stored.header.to_bytes(HEADER_BYTES, "big")
-        length = contents_of(stored).string_bytes(stored)
+        length = kind_of(stored).string_bytes(stored)
     calls = [((shard.key,), (image_bytes(shard), header, length)) for shard in view.shards]
     yield from in_parallel([_SWEEP.call([call], repeatable=True) for call in calls])

@@ -123,8 +123,8 @@ class FillWatch(LockOwner):
         few; see `counting`.
         """
         now = self._now()
-        if view.contents.is_counted:
-            counted = yield from view.contents.count(view.descriptor, view.shards)
+        if view.kind.is_counted:
+            counted = yield from view.kind.count(view.descriptor, view.shards)
             if counted is None:
                 self._until_look = 1
                 return
@@ -137,7 +137,7 @@ class FillWatch(LockOwner):
             # One shard is like the others, and many counts cost many round trips.
             self._samples += 1
             shard = view.shards[self._samples % len(view.shards)]
-            counted = yield from view.contents.count(view.descriptor, [shard])
+            counted = yield from view.kind.count(view.descriptor, [shard])
             if counted is None:
                 self._until_look = 1
                 return

@@ -16,14 +16,14 @@ from bloomlock.slices import SlicedHasher, SliceState
 from bloomlock.strategies import Shard
 from bloomlock.strategies.bitmap import image_bytes
 
-from .contents import contents_of
+from .kinds import kind_of
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.hashing import Hasher
     from bloomlock.keys import FilterKeys
 
-    from .contents import Contents
+    from .kinds import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class View:
         header: What every shard starts with.
         hasher: Places items.
         shards: Where the bits are.
-        contents: What the shards hold.
+        kind: What the shards hold.
         image_bytes: Length of all shards' strings together.
         discards: Whether a header said that there are discarded items, as far as this object has
             heard.
@@ -45,7 +45,7 @@ class View:
     header: int
     hasher: Hasher
     shards: tuple[Shard, ...]
-    contents: Contents
+    kind: Kind
     image_bytes: int
     discards: bool = False
 
@@ -57,11 +57,11 @@ class View:
         bits = size.shard_bits
         shards = tuple(Shard(keys.bits(n), header, digits, bits) for n in range(size.shards))
         whole = sum(map(image_bytes, shards))
-        contents = contents_of(descriptor)
+        kind = kind_of(descriptor)
         hasher = descriptor.hasher()
         if isinstance(hasher, SlicedHasher):
             shards = tuple(shard._replace(slices=SliceState(hasher)) for shard in shards)
-        return cls(descriptor, header, hasher, shards, contents, whole, descriptor.discards)
+        return cls(descriptor, header, hasher, shards, kind, whole, descriptor.discards)
 
     def with_discards(self) -> View:
         """Return the same for an object that has heard of discarded items."""

@@ -148,7 +148,7 @@ def count(state: FilterState) -> Core[int]:
 
 def _counted(state: FilterState) -> Core[tuple[View, Counted]]:
     def count_now(view: View) -> Core[tuple[View, Counted] | None]:
-        counted = yield from view.contents.count(view.descriptor, view.shards)
+        counted = yield from view.kind.count(view.descriptor, view.shards)
         return None if counted is None else (view, counted)
 
     return (yield from in_one_generation(state, count_now))
@@ -157,7 +157,7 @@ def _counted(state: FilterState) -> Core[tuple[View, Counted]]:
 def _memory(state: FilterState, view: View, *, tables: bool) -> Core[int]:
     keys = [state.keys.meta]
     for shard in view.shards:
-        keys += [shard.key, *view.contents.keys(shard.key, view.header)]
+        keys += [shard.key, *view.kind.keys(shard.key, view.header)]
         keys += [discards_key(shard.key)] if tables else []
     asked = [ask(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
     try:

@@ -221,7 +221,7 @@ class Operation:
             segment.header == flagged for _, segments in answered for segment in segments
         ):
             return view, answered
-        if self._strategy.is_sliced:
+        if self._strategy.heeds_discards:
             now = self._state.note_discards(view)
             return now if now.header == view.header else view, [
                 (indices, [tombstones.final(view, segment) for segment in segments])

@@ -40,7 +40,7 @@ from bloomlock.slot_moves import through_moves
 from bloomlock.stored_descriptor import FIELDS, encode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 
-from .contents import contents_of, set_header
+from .kinds import kind_of, set_header
 from .stored_filter import look_at_shard
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def is_filled(descriptor: Descriptor) -> bool:
 
 def prepare(keys: FilterKeys, planned: Descriptor) -> Core[None]:
     """Prepare the shards of an empty generation, but for what the switch itself can write."""
-    contents = contents_of(planned)
+    kind = kind_of(planned)
 
     def prepare(shard: int) -> Core[None]:
         key = keys.bits(shard)
@@ -158,7 +158,7 @@ def prepare(keys: FilterKeys, planned: Descriptor) -> Core[None]:
         header = bytes_of(planned.header)
         commands = [
             header_command(key),
-            *contents.reserve(key, planned, PLACED_SECONDS),
+            *kind.reserve(key, planned, PLACED_SECONDS),
             encode_command("SET", prepared, header, "EX", PLACED_SECONDS),
         ]
         try:
@@ -172,7 +172,7 @@ def prepare(keys: FilterKeys, planned: Descriptor) -> Core[None]:
         else:
             refuse_unknown_flags(keys.name, header_from_bytes(start))
 
-    first = 0 if contents.keys(keys.bits(0), planned.header) else 1
+    first = 0 if kind.keys(keys.bits(0), planned.header) else 1
     try:
         yield from in_parallel([prepare(shard) for shard in range(first, planned.size.shards)])
     except (RedisError, BloomlockError, ConnectionLost):
@@ -187,7 +187,7 @@ def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
     def discard(shard: int) -> Core[None]:
         key = keys.bits(shard)
         prepared = prepared_key(key, planned.generation)
-        own = contents_of(planned).keys(key, planned.header)
+        own = kind_of(planned).keys(key, planned.header)
         # A cluster that moves the slot refuses a command of several keys.
         names = (prepared, discards_key(prepared), *own)
         yield from ask(key, *(encode_command("UNLINK", name) for name in names))
@@ -201,7 +201,7 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[int]:
     stays, goes = _around(key, placing)
     prepared = prepared_key(key, placing.generation)
     names = [key, discards_key(key), prepared, discards_key(prepared), *stays, *goes]
-    size = contents_of(placing).string_bytes(placing)
+    size = kind_of(placing).string_bytes(placing)
     arguments = (bytes_of(placing.header), size, int(is_filled(placing)), len(stays))
     (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
     if isinstance(reply, Exception) and is_missing(reply):
@@ -229,7 +229,7 @@ def _place_watched(key: str, placing: Descriptor) -> Core[int]:
         replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
         _, there, start, length, has_set = check(replies)
         header = header_from_bytes(start)
-        is_short = length < contents_of(placing).string_bytes(placing)
+        is_short = length < kind_of(placing).string_bytes(placing)
         result = PLACED
         if placing.has_header(plain_header(there)):
             result = IN_PLACE
@@ -256,7 +256,7 @@ def place_commands(key: str, placing: Descriptor) -> list[bytes]:
     """
     stays, goes = _around(key, placing)
     prepared = prepared_key(key, placing.generation)
-    size = contents_of(placing).string_bytes(placing)
+    size = kind_of(placing).string_bytes(placing)
     commands = [
         encode_command("UNLINK", key, discards_key(key), *goes),
         encode_command("PERSIST", stays[0]),
@@ -278,7 +278,7 @@ def place_commands(key: str, placing: Descriptor) -> list[bytes]:
 def _around(key: str, placing: Descriptor) -> tuple[list[str], list[str]]:
     """Return the keys beside a shard that stay, or are of its generation, and those that go."""
     ours = ClaimKeys.of(key)
-    stays = [ours.counts, *contents_of(placing).keys(key, placing.header)]
+    stays = [ours.counts, *kind_of(placing).keys(key, placing.header)]
     goes = [one for one in ours.of_generation if one not in (key, discards_key(key))]
     if placing.replaces is not None:
         goes.append(native_key(key, generation_of(placing.replaces.header)))

@@ -105,8 +105,8 @@ class Loading:
         shard = part.image - self._prepared.target.size.shards
         if not (yield from self._prepared.table_is_as_written(shard, part.start, part.data)):
             raise BloomlockError(
-                f"filter {self._prepared.keys.name!r}: the versions of forgotten items of shard "
-                f"{shard} are not what was written; nothing was put in its place"
+                f"filter {self._prepared.keys.name!r}: the discarded items of shard {shard} "
+                f"are not what was written; nothing was put in its place"
             )
 
     def finish(self) -> Core[None]:

@@ -29,9 +29,9 @@ from bloomlock.keys import PREPARED_SECONDS, discards_key, prepared_key
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 
-from .contents import contents_of, lengthen, set_header
 from .file_format import RECORD_BYTES
 from .generation import new_generation
+from .kinds import kind_of, lengthen, set_header
 from .placing import PLACED_SECONDS, NotPreparedError, discard_prepared
 from .room import check_room
 from .stored_filter import look
@@ -65,7 +65,7 @@ class Prepared:
     ) -> None:
         self.target = model.with_generation(0, PLACING, origin=origin)
         self.keys = keys
-        self._contents = contents_of(self.target)
+        self._kind = kind_of(self.target)
         self._may_replace = may_replace
         self._what = what
 
@@ -83,7 +83,7 @@ class Prepared:
         """
         self._refuse_taken((yield from look(self.keys)).descriptor, refused)
         yield from check_room(self.keys, self.target, replaces=False, slices=slices)
-        most = max(1, PLACED_BYTES // self._contents.string_bytes(self.target))
+        most = max(1, PLACED_BYTES // self._kind.string_bytes(self.target))
         yield from retried(self.keys, lambda: self._prepare_all(most))
 
     def _prepare_all(self, most: int) -> Core[None]:
@@ -102,7 +102,7 @@ class Prepared:
 
     def lengthen(self, shard: int, slices: int) -> Core[None]:
         """Give a shard of a filter that grows the length of that many slices; may be repeated."""
-        yield from lengthen(self.key(shard), self._contents.string_bytes(self.target, slices))
+        yield from lengthen(self.key(shard), self._kind.string_bytes(self.target, slices))
 
     def write(self, shard: int, start: int, data: bytes | memoryview) -> Core[None]:
         """Write bytes of a shard's string; may be repeated."""
@@ -132,12 +132,12 @@ class Prepared:
         if not start:
             (found,) = yield from ask(key, header_command(key))
             yield from ask(key, set_header(key, header_from_bytes(found) | DISCARDED))
-        records, is_sorted = _records(start, data), self._contents.is_sorted
+        records, is_sorted = _records(start, data), self._kind.is_sorted
         yield from write_set(key, self.target.header, records, is_sorted=is_sorted)
 
     def table_is_as_written(self, shard: int, start: int, data: bytes | memoryview) -> Core[bool]:
         """Return whether a part of a table that was written is still there as it was written."""
-        records, is_sorted = _records(start, data), self._contents.is_sorted
+        records, is_sorted = _records(start, data), self._kind.is_sorted
         return has_set(self.key(shard), self.target.header, records, is_sorted=is_sorted)
 
     def switch(self) -> Core[None]:
@@ -196,7 +196,7 @@ class Prepared:
         Nothing is written before. If the server loses the key after that, later writes make one
         without a header.
         """
-        key, size = self.key(shard), self._contents.string_bytes(self.target)
+        key, size = self.key(shard), self._kind.string_bytes(self.target)
         expiry = encode_command("EXPIRE", key, PREPARED_SECONDS)
         yield from ask(key, encode_command("SETRANGE", key, size - 1, b"\0"), expiry)
         header = set_header(key, self.target.header)
@@ -221,7 +221,7 @@ class Prepared:
         )
         header = header_from_bytes(start)
         whole = self.target.has_header(unflagged(header))
-        whole = whole and length >= self._contents.string_bytes(self.target)
+        whole = whole and length >= self._kind.string_bytes(self.target)
         if not whole or (has_discards(header) and not is_set_there):
             raise self._lost()
         return has_discards(header)

@@ -17,8 +17,8 @@ from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script, answer_of
 
 from .combining import is_not_possible
-from .contents import contents_of
 from .generation import new_generation
+from .kinds import kind_of
 from .placing import Changed
 from .state import in_one_generation
 from .stored_filter import look
@@ -83,7 +83,7 @@ def rename(old: FilterKeys, new: FilterKeys, header: int | None = None) -> Core[
 def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[int]:
     """Rename all keys in one step, as a new generation."""
     after = before.with_generation(new_generation(), origin=before.origin)
-    contents, shards = contents_of(before), range(before.size.shards)
+    kind, shards = kind_of(before), range(before.size.shards)
     bits = [(old.bits(n), new.bits(n)) for n in shards]
     claims = [(ClaimKeys.of(one), ClaimKeys.of(two)) for one, two in bits]
     pairs = [(old.meta, new.meta), *bits, *((a.counts, b.counts) for a, b in claims)]
@@ -91,8 +91,8 @@ def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[i
     for one, two in claims:
         # The shard and its tombstones are there already.
         pairs += zip(one.of_generation[1:-1], two.of_generation[1:-1], strict=True)
-        theirs = contents.keys(one.bits, before.header)
-        pairs += zip(theirs, contents.keys(two.bits, after.header), strict=True)
+        theirs = kind.keys(one.bits, before.header)
+        pairs += zip(theirs, kind.keys(two.bits, after.header), strict=True)
     keys = [key for pair in pairs for key in pair]
     mine, its = (d.header.to_bytes(HEADER_BYTES, "big") for d in (before, after))
     call = (keys, (mine, its, after.generation, len(shards)))

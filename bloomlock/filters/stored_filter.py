@@ -27,7 +27,7 @@ from bloomlock.slices import slices_in
 from bloomlock.stored_descriptor import FIELDS, decode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes, start_command
 
-from .contents import contents_of
+from .kinds import kind_of
 from .tombstones import sentinel_command
 
 if TYPE_CHECKING:
@@ -109,11 +109,11 @@ def are_whole(keys: FilterKeys, descriptor: Descriptor, shards: Iterable[int]) -
 
 def _is_whole(keys: FilterKeys, descriptor: Descriptor, shard: int) -> Core[bool]:
     key = keys.bits(shard)
-    contents = contents_of(descriptor)
-    own = contents.keys(key, descriptor.header)
+    kind = kind_of(descriptor)
+    own = kind.keys(key, descriptor.header)
     commands = [
         *_shard_commands(key),
-        sentinel_command(key, descriptor.header, is_sorted=contents.is_sorted),
+        sentinel_command(key, descriptor.header, is_sorted=kind.is_sorted),
         *(encode_command("EXISTS", one) for one in own),
     ]
     replies = _refuse_other_types(keys, shard, (yield from _ask(key, commands)))
@@ -149,7 +149,7 @@ def refuse_wrong_length(
     `found` is its header and its length.
     """
     _, length = found
-    expected = contents_of(descriptor).string_bytes(descriptor)
+    expected = kind_of(descriptor).string_bytes(descriptor)
     if length < expected:
         raise FilterMismatchError(
             f"filter {keys.name!r} is damaged: its string {keys.bits(shard)!r} has {length} bytes, "

@@ -55,7 +55,7 @@ from bloomlock.sizing import MAX_SHARDS
 from bloomlock.stored_descriptor import DamagedDescriptorError
 from bloomlock.strategies.base import header_command, plain_header
 
-from .contents import contents_of
+from .kinds import kind_of
 from .placing import (
     MISSING,
     Changed,
@@ -406,7 +406,7 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
         return found
     # The look has seen the header of the first shard already.
     is_first_there = stored.has_header(found.header)
-    has_more = stored.discards or bool(contents_of(stored).keys(keys.bits(0), stored.header))
+    has_more = stored.discards or bool(kind_of(stored).keys(keys.bits(0), stored.header))
     rest = range(0 if is_first_there and has_more else 1, stored.size.shards)
     if is_first_there and (yield from are_whole(keys, stored, rest)):
         refuse_wrong_length(keys, 0, (found.header, found.length), stored)
@@ -424,7 +424,7 @@ def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
         Changed: If another client did, and changed the filter again.
     """
     shards = range(placing.size.shards)
-    most = max(1, PLACED_BYTES // contents_of(placing).string_bytes(placing))
+    most = max(1, PLACED_BYTES // kind_of(placing).string_bytes(placing))
     placed = yield from in_parallel([place(keys, shard, placing) for shard in shards], most)
     if MISSING in placed:
         if not placing.is_same((yield from look(keys)).descriptor):
@@ -461,7 +461,7 @@ def close_shards(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
     From then on no update of the generation before is answered any more. May be repeated.
     """
     old = closed.header if closed.replaces is None else closed.replaces.header
-    arguments = (bytes_of(old), bytes_of(closed.header), contents_of(closed).string_bytes(closed))
+    arguments = (bytes_of(old), bytes_of(closed.header), kind_of(closed).string_bytes(closed))
     shards = map(keys.bits, range(closed.size.shards))
     calls = [((key, discards_key(key)), arguments) for key in shards]
     answers = yield from in_parallel([_FENCE.call([call], repeatable=True) for call in calls])

@@ -139,7 +139,7 @@ def copy(
         try:
             yield from prepared.begin(slices=slices)
             for number, shard in enumerate(view.shards):
-                copied = view.contents.copy(shard, prepared.key(number), prepared.target)
+                copied = view.kind.copy(shard, prepared.key(number), prepared.target)
                 if not (yield from copied):
                     yield from prepared.give_up()
                     return None
@@ -197,7 +197,7 @@ class Reading:
             flagged = [shard for shard, flag in zip(view.shards, flags, strict=True) if flag]
             sets = yield from in_parallel(
                 [
-                    read_set(shard.key, view.header, is_sorted=view.contents.is_sorted)
+                    read_set(shard.key, view.header, is_sorted=view.kind.is_sorted)
                     for shard in flagged
                 ],
                 TABLES_AT_ONCE,
@@ -229,11 +229,11 @@ class Reading:
             stop = min(self._start + TABLE_PART_RECORDS * RECORD_BYTES, len(table))
             return self._part(table[self._start : stop], len(table))
         shard = self._view.shards[self._image]
-        contents, descriptor = self._view.contents, self._view.descriptor
+        kind, descriptor = self._view.kind, self._view.descriptor
         # As it was when it began: what is written to later slices meanwhile is left out.
         head = self._starts[self._image] if descriptor.slices else bytes(FIRST_BYTE)
         count = slices_in(head) if descriptor.growth else 1
-        start, size = self._start, contents.string_bytes(descriptor, count)
+        start, size = self._start, kind.string_bytes(descriptor, count)
         stop = min(start + BYTES_PER_TRIP, size)
         bits, header = yield from ask(
             shard.key,

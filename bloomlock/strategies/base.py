@@ -111,8 +111,8 @@ class Strategy(ABC):
             strategy may take a batch over.
         formulas: Those of the filters that it is for. With those of `native` a row is an item: the
             server places the bits, and no other strategy can take a batch over.
-        is_sliced: Whether it is for filters with slices, of which it takes whole items: a row is an
-            item, and no other strategy can take a batch.
+        heeds_discards: Whether its own answers go by the tombstones, as those of the script for
+            slices do. A row is an item then, and no other strategy can take a batch over.
         is_forbidden: Whether the server refuses it for good.
         may_share_calls: Whether concurrent single calls gain by going out as one batch.
         has_answers: Whether an update returns which items are new.
@@ -125,7 +125,7 @@ class Strategy(ABC):
     is_atomic: bool = True
     is_exclusive: ClassVar[bool] = False
     formulas: ClassVar[Formulas] = sizing
-    is_sliced: ClassVar[bool] = False
+    heeds_discards: ClassVar[bool] = False
     is_forbidden: bool = False
     may_share_calls: bool = True
     has_answers: bool = True

@@ -120,7 +120,7 @@ class World:
         prepared = Prepared(KEYS, view.descriptor, COPY, may_replace=True, what="copy()")
         yield from prepared.begin()
         for number, shard in enumerate(view.shards):
-            if not (yield from view.contents.copy(shard, prepared.key(number), prepared.target)):
+            if not (yield from view.kind.copy(shard, prepared.key(number), prepared.target)):
                 yield from prepared.give_up()
                 raise FilterLostError("what was prepared is lost")
         yield from prepared.switch()

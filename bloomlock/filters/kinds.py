@@ -1,4 +1,6 @@
-"""What a shard holds beside its header: a bitmap in the same string, or a filter of the server's.
+"""The kinds of filters: how a shard is sized, kept, counted and copied.
+
+A plain filter has a bitmap behind the header, in the same string; one with slices has several.
 
 A filter that the server has itself (BF.*) is a key of its own beside a string of the header alone.
 The key carries the generation. It is reserved before the string with the header is there.
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 COPIED_BYTES_PER_TRIP = 1024 * 1024
 
 
-class Contents(ABC):
+class Kind(ABC):
     """What the shards of a filter are.
 
     Attributes:
@@ -78,15 +80,15 @@ class Contents(ABC):
         raise NotImplementedError
 
 
-class Bitmap(Contents):
+class Plain(Kind):
     """A bitmap behind the header, in the same string."""
 
     def string_bytes(self, descriptor: Descriptor, slices: int = 1) -> int:
-        """See Contents.string_bytes."""
+        """See Kind.string_bytes."""
         return descriptor.string_bytes(slices)
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
-        """See Contents.count.
+        """See Kind.count.
 
         Cost: all bitmaps are read by the server, at most 16 MiB in one command; one round trip for
         each 128 MiB.
@@ -94,7 +96,7 @@ class Bitmap(Contents):
         return count_bitmaps(descriptor, shards)
 
     def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
-        """See Contents.copy; what was discarded before is discarded in the copy."""
+        """See Kind.copy; what was discarded before is discarded in the copy."""
         size = self.string_bytes(target)
         if (yield from self._copy_as_flagged(source, prepared, target, size)):
             return True
@@ -157,15 +159,15 @@ class Bitmap(Contents):
         return True
 
 
-class Slices(Bitmap):
+class Sliced(Plain):
     """Several bitmaps behind the header, in the same string."""
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
-        """See Contents.count; what was added in two slices of a window counts twice."""
+        """See Kind.count; what was added in two slices of a window counts twice."""
         return count_slices(descriptor, shards)
 
     def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
-        """See Contents.copy; once again where the shard gets the flag of discards meanwhile.
+        """See Kind.copy; once again where the shard gets the flag of discards meanwhile.
 
         The state comes first. What is added to a slice that it does not name is in no copy.
         """
@@ -190,13 +192,13 @@ class Slices(Bitmap):
         return False
 
 
-class Ring(Slices):
+class Windowed(Sliced):
     """The slices of a time window."""
 
     is_sorted = True
 
 
-class ServersOwn(Contents):
+class Native(Kind):
     """A Bloom filter that the server has itself, at a key of its own for each generation."""
 
     is_counted = True
@@ -206,15 +208,15 @@ class ServersOwn(Contents):
         descriptor: Descriptor,  # noqa: ARG002 - the header alone
         slices: int = 1,  # noqa: ARG002
     ) -> int:
-        """See Contents.string_bytes."""
+        """See Kind.string_bytes."""
         return HEADER_BYTES
 
     def keys(self, key: str, header: int) -> tuple[str, ...]:
-        """See Contents.keys."""
+        """See Kind.keys."""
         return (native_key(key, generation_of(header)),)
 
     def reserve(self, key: str, descriptor: Descriptor, seconds: int) -> list[bytes]:
-        """See Contents.reserve."""
+        """See Kind.reserve."""
         items = shard_capacity(descriptor.capacity, descriptor.size.shards)
         own = native_key(key, descriptor.generation)
         rate = repr(descriptor.error_rate)
@@ -224,7 +226,7 @@ class ServersOwn(Contents):
         ]
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
-        """See Contents.count. Cost: one round trip."""
+        """See Kind.count. Cost: one round trip."""
         return count_servers_own(descriptor, shards)
 
 
@@ -242,11 +244,11 @@ def lengthen(key: str, size: int) -> Core[None]:
     yield from ask(key, encode_command("SETRANGE", key, size - 1, b"\0"), expiry)
 
 
-BITMAP, SLICES, RING, SERVERS_OWN = Bitmap(), Slices(), Ring(), ServersOwn()
+PLAIN, SLICED, WINDOWED, NATIVE = Plain(), Sliced(), Windowed(), Native()
 
 
-def contents_of(descriptor: Descriptor) -> Contents:
+def kind_of(descriptor: Descriptor) -> Kind:
     """Return what the shards of a filter are."""
     if descriptor.slices:
-        return SLICES if descriptor.window is None else RING
-    return SERVERS_OWN if descriptor.formulas is native else BITMAP
+        return WINDOWED if descriptor.window else SLICED
+    return NATIVE if descriptor.formulas is native else PLAIN
