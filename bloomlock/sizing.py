@@ -279,7 +279,7 @@ def rate_of(size: Size, error_rate: float, fill_ratio: float, *, seeded: bool) -
     """Return the chance that an item never added finds all its bits set.
 
     >>> f"{rate_of(size_for(1000, 0.01), 0.01, 0.5, seeded=True):.3f}"
-    '0.016'
+    '0.125'
     """
     rate = error_rate_at_fill(fill_ratio, size.num_hashes)
     if seeded:
