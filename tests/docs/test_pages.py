@@ -14,7 +14,10 @@ FILTER = pages.read("docs/filter.md")
 CLAIMS = pages.read("docs/claims.md")
 ONCE = pages.read("docs/once.md")
 FOREIGN = pages.read("docs/foreign-locks.md")
-DOCS = sorted(path.name for path in (pages.ROOT / "docs").glob("*.md"))
+DOCS = sorted(
+    path.relative_to(pages.ROOT / "docs").as_posix()
+    for path in (pages.ROOT / "docs").rglob("*.md")
+)
 PARTS = {
     f"{page}-{title}": blocks
     for page, text in (
