@@ -15,7 +15,8 @@ Any client that finds "placing" carries out steps 3 and 4, so one that dies half
 broken. A prepared key exists once, and RENAME takes it away. So a helper that sleeps between two
 steps, or a request that arrives late, finds nothing to place, whatever others have done with the
 filter since. To compare the header of the shard instead would not do: a helper that read "placing"
-before the generation after h came in would wipe that one. (docs/internals/protocols.md has the traces.)
+before the generation after h came in would wipe that one. (docs/internals/protocols.md has the
+traces.)
 
 If neither the shard nor its prepared key is of h, the generation is broken. Then its prepared keys
 are deleted first, so that no helper can place them any more, and another generation is placed.

@@ -15,8 +15,7 @@ CLAIMS = pages.read("docs/claims.md")
 ONCE = pages.read("docs/once.md")
 FOREIGN = pages.read("docs/foreign-locks.md")
 DOCS = sorted(
-    path.relative_to(pages.ROOT / "docs").as_posix()
-    for path in (pages.ROOT / "docs").rglob("*.md")
+    path.relative_to(pages.ROOT / "docs").as_posix() for path in (pages.ROOT / "docs").rglob("*.md")
 )
 PARTS = {
     f"{page}-{title}": blocks
