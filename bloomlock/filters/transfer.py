@@ -105,7 +105,7 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
 
 
 def _refuse_discards(state: FilterState, view: View, header: int, feature: str) -> None:
-    """Raise ConfigurationError if a header of the view's generation has the flag of forgetting."""
+    """Raise ConfigurationError if a header of the view's generation has the flag of discards."""
     if has_discards(header) and view.descriptor.has_header(unflagged(header)):
         check_support(feature, state.strategy.name, discards=True)
 

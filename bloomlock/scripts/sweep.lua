@@ -15,7 +15,7 @@ if not string.find(header, '[^%z]') then
   return call('UNLINK', KEYS[1])
 end
 if string.sub(header, 2, 2) == '\2' then
-  -- Items were forgotten.
+  -- The shard has tombstones.
   header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
 end
 if header ~= ARGV[2] or length <= tonumber(ARGV[3]) then

@@ -210,7 +210,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
             OSError: If the file cannot be written; what was there before is unchanged.
 
         Cost: the whole bitmap comes, 2 MiB in a round trip, and 1,000 discarded items; memory for
-        some MiB, and 22 bytes for each discarded item. Clients that add are not held up.
+        some MiB, and 24 bytes for each discarded item. Clients that add are not held up.
 
         >>> import tempfile
         >>> from bloomlock import AsyncBloomFilter, MemoryBloomFilter
@@ -329,7 +329,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
             ConfigurationError: As `import_file`; and for a copy of a filter to itself.
 
         Cost: the bitmap comes once, and travels to the other server and back, 2 MiB in a round
-        trip; memory for some MiB, 100 bytes for each of these parts, and 22 bytes for each
+        trip; memory for some MiB, 100 bytes for each of these parts, and 24 bytes for each
         discarded item.
         """
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
