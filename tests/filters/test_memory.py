@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.filters.memory_state import ITEMS_PER_CHUNK
+from bloomlock.filters.options import FilterOptions
 
 SHAPES = [
     {"capacity": 2_000},
@@ -161,3 +162,17 @@ def test_items_one_by_one_are_counted_so_that_a_full_filter_says_so(caplog):
         "filter '(in memory)' is nearly full",
         "filter '(in memory)' is full",
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"window": 60}, "window="),
+        ({"on_full": "grow"}, "a filter that grows"),
+        ({"strategy": "native"}, "strategy='native'"),
+    ],
+)
+def test_what_has_no_like_in_the_process_is_refused(options, why):
+    asked = FilterOptions(capacity=1000, error_rate=0.01, **options).wanted.describe()
+    with pytest.raises(ConfigurationError, match=f"a filter in the process is not .* {why}"):
+        MemoryBloomFilter.of(asked)
