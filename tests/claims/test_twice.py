@@ -113,6 +113,8 @@ def test_no_window_between_the_end_of_a_claim_and_the_commit(make, proxy, other)
 def test_a_commit_that_is_sent_again_undoes_no_discard(make, proxy, other, call):
     """The first one was carried out, and its reply lost; the item was discarded meanwhile."""
     mine = make(proxy.url)
+    with mine.claim("the server has the scripts from here on"):
+        pass
     claim, second = mine.claim_many(["a", "b"])
     losses = iter(["after"])
 

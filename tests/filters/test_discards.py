@@ -143,6 +143,9 @@ def test_another_name_and_a_time_out_are_of_the_tombstones_too(r, shards, has_he
     assert {key.decode().split("{")[1][0] for key in r.scan_iter()} == {"y"}
     moved.persist()
     assert {r.ttl(key) for key in r.scan_iter()} == {-1}
+    moved.clear()
+    moved.add("1"), moved.expire(1000), moved.discard("1")
+    assert all(0 < r.ttl(key) <= 1010 for key in r.scan_iter())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,3 +188,28 @@ def test_a_filter_whose_tombstones_were_evicted_is_lost(r, shards, call):
     anew = BloomFilter("x", 5000, client=r, shards=shards, on_lost="recreate")
     assert anew.add("a") is True
     assert anew.add("a") is False
+
+
+def test_who_finds_a_flag_in_one_shard_sets_it_in_all(r):
+    """Another object set it in the first one, and died: it proves nothing of the others."""
+    made = BloomFilter("x", 5000, client=r, shards=3)
+    made.update(map(str, range(50)))
+    first = FilterKeys("x").bits(0)
+    r.sadd(f"{first}:discarded", r.getrange(first, 0, 7))
+    r.setrange(first, 1, b"\2")
+    late = BloomFilter.open("x", client=r)
+    assert late.has_discards
+    assert late.discard("7") is True
+    assert {r.getrange(FilterKeys("x").bits(shard), 1, 1) for shard in range(3)} == {b"\2"}
+    assert made.exists_many(map(str, range(50))) == [number != 7 for number in range(50)]
+
+
+def test_who_hears_of_a_discard_keeps_no_answer_of_before(r):
+    made = BloomFilter("x", 5000, client=r)
+    made.update(["a", "b"])
+    near = BloomFilter("x", 5000, client=r, near_cache=10, max_staleness=3600)
+    assert near.exists_many(["a", "b"]) == [True, True]
+    made.discard("a")
+    assert near.exists("a") is True, "kept, as it has asked for nothing since"
+    assert near.exists("another") is False
+    assert near.exists("a") is False, "that reply has told of the flag"
