@@ -73,6 +73,12 @@ def ask_one(view: View, strategy: Strategy, data: bytes, *, write: bool) -> Core
     shard = view.shards[number]
     core = strategy.one(shard, offsets, write=write)
     looked, segment = yield from _looked_up_first(shard, [identity], core)
+    header, missing = segment.header, segment.missing
+    if header == view.header | DISCARDED and missing is not None and looked is not None:
+        # What settle does, without its costs.
+        is_missing = bool(missing[0])
+        if is_missing or not (write and looked[0]):
+            return Segment(1, view.header, [is_missing or looked[0]])
     ((_, (answer,)),) = yield from settle(view, shard, [identity], [segment], looked, write=write)
     return answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from turns import Turns
 
-from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock import BloomFilter, MemoryBloomFilter, NearCache
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.keys import FilterKeys
 from bloomlock.sizing import FIRST_BYTE
@@ -216,7 +216,7 @@ def test_who_finds_a_flag_in_one_shard_sets_it_in_all(r):
 def test_who_hears_of_a_discard_keeps_no_answer_of_before(r, hear):
     made = BloomFilter("x", 5000, client=r)
     made.update(["a", "b"])
-    near = BloomFilter("x", 5000, client=r, near_cache=10, max_staleness=3600)
+    near = BloomFilter("x", 5000, client=r, near_cache=NearCache(10, max_staleness=3600.0))
     assert near.exists_many(["a", "b"]) == [True, True]
     made.discard("a")
     assert near.exists("a") is True, "kept, as it has asked for nothing since"

@@ -308,7 +308,7 @@ class ClaimableFilter(ConnectedFilter):
 
         Returns:
             For each whether there was something to forget; False also if a reply was lost, and the
-            first try forgot it.
+            first try dropped it.
 
         Raises:
             FilterLostError, ConfigurationError, redis.exceptions.RedisError: As `retry_failed`.
