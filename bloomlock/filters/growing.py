@@ -19,7 +19,7 @@ from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
 from bloomlock.sizing import FIRST_BYTE, estimate_count
 from bloomlock.slices import slices_in
-from bloomlock.strategies.base import plain_header, start_command
+from bloomlock.strategies.base import header_command, plain_header, start_command
 from bloomlock.strategies.sliced import state_of, too_many_slices
 
 from .fill import FRESH_SECONDS, SHARES, FillWatch
@@ -134,13 +134,16 @@ class GrowthWatch(FillWatch):
             pieces = max(1, part.size // SAMPLE_BYTES)
             first = part.first_byte + self._samples * 7919 % pieces * SAMPLE_BYTES
             size = min(SAMPLE_BYTES, part.size)
-            bits, length, start = yield from ask(
+            # Another client may grow the shard between two of these. So the length that is found
+            # is that of the slices before it at least.
+            bits, start, length, after = yield from ask(
                 shard.key,
                 encode_command("BITCOUNT", shard.key, first, first + size - 1),
-                encode_command("STRLEN", shard.key),
                 start_command(shard.key),
+                encode_command("STRLEN", shard.key),
+                header_command(shard.key),
             )
-            if len(start) < FIRST_BYTE or plain_header(start[:HEADER_BYTES]) != shard.header:
+            if len(start) < FIRST_BYTE or plain_header(after) != shard.header:
                 return None
             if (found := slices_in(start)) > len(view.descriptor.slices):
                 raise too_many_slices(shard.key, found)
