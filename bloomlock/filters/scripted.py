@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .state import FilterState
 
 SCRIPTS_KEPT = 64
-_DONE, _GROWN = 1, 2
+_DONE, _GROWN, _DONE_BESIDE_DISCARDS = 1, 2, 3
 """What a script answers first; anything else: the filter is another one."""
 
 
@@ -57,8 +57,10 @@ def run_script(
             call = ([*keys, *map(discards_key, keys), *words], (*head, *arguments))
             (reply,) = yield from made.call([call], repeatable=True)
             how, *returned = _checked(answer_of(reply, "a script needs"))
+            if how == _DONE_BESIDE_DISCARDS and not view.discards:
+                state.note_discards(view)
             if how != _GROWN:
-                return returned if how == _DONE else None
+                return returned if how in (_DONE, _DONE_BESIDE_DISCARDS) else None
             for shard, count in zip(shards, returned, strict=True):
                 state_of(shard).learn(count)
 

@@ -6,11 +6,11 @@
 --          an add renews what is there; 4 for each item the number of its shard among KEYS, two bytes;
 --          5 the identities of the items, 16 bytes each; then for each shard layout and places of its
 --          items, see slices.lua; then the arguments of the caller's script
--- Reply    {1, what the caller's script returns}; and nothing done: {0}, if a shard has another header,
---          or its tombstones were evicted; {2, for each shard how many slices it has}, if one has
---          another number than the caller believes
+-- Reply    {1, what the caller's script returns}, or {3, ...}, if a shard has tombstones; and nothing
+--          done: {0}, if a shard has another header, or its tombstones were evicted; {2, for each shard
+--          how many slices it has}, if one has another number than the caller believes
 local shards, renews = tonumber(ARGV[1]), ARGV[3] == 'r'
-local now_us, is_known = 0, true
+local now_us, is_known, has_discards = 0, true, false
 if struct.unpack('>I8', ARGV[6]) > 0 then
     local time = redis.call('TIME')
     now_us = time[1] * 1000000 + time[2]
@@ -23,7 +23,7 @@ for shard = 1, shards do
     end
     local slices, count = open_slices(KEYS[shard], ARGV[2 * shard + 4], now_us, false)
     numbers[shard] = count or string.byte(ARGV[2 * shard + 4], 13)
-    is_known = is_known and slices
+    is_known, has_discards = is_known and slices, has_discards or has_set
     if slices then
         slices.has_set = has_set
         if has_set and not read_tombstones(slices, KEYS[shards + shard], header, {}) then

@@ -222,3 +222,18 @@ def test_who_hears_of_a_discard_keeps_no_answer_of_before(r, hear):
     assert near.exists("a") is True, "kept, as it has asked for nothing since"
     hear(near)
     assert near.exists("a") is False, "the reply has told of the flag"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_object_that_only_runs_scripts_hears_of_discards(r, kind):
+    """What it keeps of before, and what Scrapy keeps beside it, ends with that."""
+    made, other = (BloomFilter("x", client=r, near_cache=100, **KINDS[kind]) for _ in range(2))
+    made.update(["a", "b"])
+    assert made.exists("a")
+    other.discard("a")
+    assert made.run_script("return exists(1) and 1 or 0", ["b"]) == 1
+    assert made.has_discards
+    assert not made.exists("a")
+    made.exists("b")
+    assert made.run_script("return add(1) and 1 or 0", ["a"]) == 1
+    assert made.run_script("return add(1) and 1 or 0", ["a"]) == 0

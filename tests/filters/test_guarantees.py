@@ -7,6 +7,7 @@ import redis
 
 from bloomlock import BloomFilter
 from bloomlock.effects import Pipeline, Request
+from bloomlock.errors import ConfigurationError
 from bloomlock.filters import answers
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock", "native")
@@ -31,11 +32,11 @@ def restricted(r):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_where_eval_is_forbidden(r, restricted, strategy):
+def test_where_eval_is_forbidden(restricted, strategy):
     limited = restricted("-@scripting")
     made = BloomFilter("x", 1000, client=limited, strategy=strategy)
-    if strategy == "lua":
-        with pytest.raises(redis.exceptions.NoPermissionError):
+    if strategy in ("lua", "lock"):
+        with pytest.raises((redis.exceptions.NoPermissionError, ConfigurationError), match="eval"):
             made.add("a")
         return
     assert made.add("a") is True
@@ -43,7 +44,6 @@ def test_where_eval_is_forbidden(r, restricted, strategy):
     assert made.exists("a")
     made.clear()
     assert not made.exists("a")
-    assert strategy == "native" or no_lock_is_left(r)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -59,9 +59,8 @@ def test_where_bitfield_is_forbidden(restricted, strategy):
     assert made.exists("b")
 
 
-@pytest.mark.parametrize("forbidden", ["-delifeq", "-@scripting", "-@scripting -delifeq"])
-def test_locks_are_released_whatever_is_forbidden(r, restricted, forbidden):
-    rules = [rule for rule in forbidden.split() if rule != "-delifeq" or _knows(r, "DELIFEQ")]
+def test_locks_are_released_where_delifeq_is_forbidden(r, restricted):
+    rules = ["-delifeq"] if _knows(r, "DELIFEQ") else []
     made = BloomFilter("x", 1000, client=restricted(*rules), strategy="lock")
     assert made.add_many(map(str, range(50))) == [True] * 50
     assert no_lock_is_left(r)
