@@ -89,7 +89,7 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
         ({"REDIS_PARAMS": {"redis_cls": "no.such"}}, "REDIS_PARAMS makes no Redis client"),
         ({"BLOOMLOCK_OPTIMIZE": "size"}, "optimize must be 'memory', 'balanced', 'speed' or None"),
         ({"BLOOMLOCK_NUM_HASHES": "65"}, "num_hashes must be a whole number from 1 to 64"),
-        ({"BLOOMLOCK_WINDOW": 60, "BLOOMLOCK_SLICES": 5}, "slices must be one of 6, 14, 30"),
+        ({"BLOOMLOCK_WINDOW": 60, "BLOOMLOCK_SLICES": 13}, "slices must be a whole number from 2"),
         ({"BLOOMLOCK_KEY": "short"}, "key must be"),
     ],
 )
