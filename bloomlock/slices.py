@@ -107,7 +107,7 @@ class SliceState:
 
         >>> slices = [Slice(192, 80, 7, 1e-3, 9, 9)] * 3
         >>> SliceState(SlicedHasher(slices, 10**6)).layout.hex(" ", 4)
-        '00000000 000f4240 0000000a 0307'
+        '0000 0000000f 42400000 000a0307'
         """
         epoch_us, slices = self.hasher.epoch_us, self.hasher.slices
         opening = _LAYOUT.pack(epoch_us, slices[0].size if epoch_us else 0, count)
