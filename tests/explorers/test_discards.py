@@ -66,7 +66,7 @@ def test_a_loss_at_every_step(make_world, stage, programs):
     [
         pytest.param("there", (["add"], ["add"]), marks=pytest.mark.long),
         ("there", (["add both"], ["discard"])),
-        ("discarded", (["add"], ["discard"])),
+        pytest.param("discarded", (["add"], ["discard"]), marks=pytest.mark.long),
         pytest.param("again", (["add"], ["add"]), marks=pytest.mark.long),
     ],
     ids=str,
