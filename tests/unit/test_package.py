@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -54,6 +55,18 @@ def test_few_names_are_public():
     assert len(bloomlock.__all__) <= 40
     code = "import bloomlock; bloomlock.catalog.list_filters; bloomlock.errors.BloomlockError"
     assert {"bloomlock.catalog", "bloomlock.errors"} < modules_after(code)
+
+
+@pytest.mark.parametrize("package", [bloomlock, bloomlock.catalog, bloomlock.server, errors])
+def test_what_is_public_has_docstrings(package):
+    names = getattr(package, "__all__", [name for name in vars(package) if name[0].isupper()])
+    for name in names:
+        found = getattr(package, name)
+        assert inspect.getdoc(found), name
+        for attribute in vars(found) if isinstance(found, type) else ():
+            member = getattr(found, attribute)
+            if attribute[0] != "_" and (callable(member) or isinstance(member, property)):
+                assert inspect.getdoc(member), (name, attribute)
 
 
 @pytest.mark.parametrize("name", bloomlock.__all__)
