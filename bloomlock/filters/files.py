@@ -1,34 +1,42 @@
-"""Files of filters: written as a whole, read part by part, and their checksums compared."""
+r"""Files of filters.
+
+    bloomlock bitmap 1\n              magic and version of this format
+    {"capacity": "1000", ...}\n       descriptor and length of the file, as JSON
+    6f3b...\n                         SHA-256 of the two lines above, in hexadecimal
+    zeros up to 4096 bytes
+    image of shard 0                  eight zero bytes, then 16 of state and the bits, as in Redis
+    zeros up to the next multiple of 4096
+    image of shard 1, and so on
+    tombstones                        28 bytes for each discarded item: shard, identity, epoch (0
+                                      without a time window)
+    zeros up to the next multiple of 4096
+    SHA-256 of each 65536 bytes from byte 4096 to here
+    SHA-256 of the first 4096 bytes and of these sums, 32 bytes
+
+All images are of one length. Of a filter that grows the JSON says how many slices that is.
+`head -3` shows what a file holds.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from bisect import bisect_right
+import re
+import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
-from bloomlock.errors import ConfigurationError, FilterMismatchError
-from bloomlock.hash_keys import check_key, key_difference
-from bloomlock.sizing import FIRST_BYTE
-
-from .file_format import (
-    BLOCK_BYTES,
-    CHANGED,
-    PAGE,
-    RECORD_BYTES,
-    SUM_BYTES,
-    BlockSums,
-    Images,
-    Part,
-    encode_header,
-    file_bytes,
-    read_header,
-)
+from bloomlock import native
+from bloomlock.descriptor import READY
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterMismatchError
+from bloomlock.hash_keys import DIGEST_BYTES, check_key, key_difference
+from bloomlock.stored_descriptor import FIELDS, decode, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import timedelta
 
     from bloomlock.descriptor import Descriptor
@@ -36,9 +44,185 @@ if TYPE_CHECKING:
 
     FilePath = str | os.PathLike[str]
 
+FORMAT = 1
+MAGIC = b"bloomlock bitmap "
+PAGE = 4096
+"""Images start at multiples of this, a page of memory on most machines."""
+BLOCK_BYTES = 64 * 1024
+"""Bytes that have a checksum of their own."""
+SUM_BYTES = 32
+SHARD_BYTES, EPOCH_BYTES = 4, 8
+RECORD_BYTES = SHARD_BYTES + DIGEST_BYTES + EPOCH_BYTES
 PART_BYTES = 2 * 1024 * 1024
-TABLE_PART_RECORDS = 5000
-"""Records of a table that go in one part."""
+RECORDS_PER_PART = 5000
+CHANGED = b"changed in place".ljust(SUM_BYTES)
+"""Stands for the last checksum of a file that may have been changed since it was written."""
+
+
+class Piece(NamedTuple):
+    """Bytes of the image of a shard, or of the tombstones, whose number is that of shards."""
+
+    shard: int
+    start: int
+    stop: int
+
+
+class Part(NamedTuple):
+    """Such bytes with what they are; of the tombstones they are whole records."""
+
+    shard: int
+    start: int
+    data: bytes | memoryview
+
+
+class Layout(NamedTuple):
+    """How long the images and the tombstones of a filter are.
+
+    Attributes:
+        shards: How many images there are.
+        image: Bytes of each.
+        slices: How many slices these have, of a filter that grows.
+        discarded: How many tombstones there are.
+    """
+
+    shards: int
+    image: int
+    slices: int = 1
+    discarded: int = 0
+
+    @classmethod
+    def of(cls, descriptor: Descriptor, slices: int = 1, discarded: int = 0) -> Layout:
+        return cls(descriptor.size.shards, descriptor.string_bytes(slices), slices, discarded)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.shards * self.image + self.length_of(self.shards)
+
+    @property
+    def end(self) -> int:
+        """The byte of a file behind the tombstones."""
+        return PAGE + self.shards * padded(self.image) + padded(self.length_of(self.shards))
+
+    @property
+    def file_bytes(self) -> int:
+        return self.end + (-(-(self.end - PAGE) // BLOCK_BYTES) + 1) * SUM_BYTES
+
+    def length_of(self, shard: int) -> int:
+        return self.image if shard < self.shards else self.discarded * RECORD_BYTES
+
+    def pieces(self, most: int) -> Iterator[Piece]:
+        """Yield all that there is, in its order, in pieces of so many bytes."""
+        for shard in range(self.shards + 1):
+            size = RECORDS_PER_PART * RECORD_BYTES if shard == self.shards else most
+            length = self.length_of(shard)
+            for start in range(0, length, size):
+                yield Piece(shard, start, min(start + size, length))
+
+    def place_of(self, byte: int) -> str:
+        """Return in what a byte of the file lies."""
+        shard = (byte - PAGE) // padded(self.image)
+        return f"the image of shard {shard}" if shard < self.shards else "the discarded items"
+
+
+def padded(length: int) -> int:
+    """Return how many bytes of a file an image takes."""
+    return -(-length // PAGE) * PAGE
+
+
+def encode_header(descriptor: Descriptor, layout: Layout) -> bytes:
+    """Return the first page of a file."""
+    fields: dict[str, Any] = encode(descriptor.with_generation(1, READY))
+    fields |= {
+        "bytes": layout.file_bytes,
+        "image_slices": layout.slices,
+        "discarded": layout.discarded,
+    }
+    lines = b"%s%d\n%s\n" % (MAGIC, FORMAT, json.dumps(fields).encode())
+    header = b"%s%s\n" % (lines, hashlib.sha256(lines).hexdigest().encode())
+    return header.ljust(PAGE, b"\0")
+
+
+def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor, Layout]:
+    """Return what the first page of a file says, or raise ConfigurationError."""
+    magic, _, rest = start.partition(b"\n")
+    version = magic.removeprefix(MAGIC)
+    if not magic.startswith(MAGIC) or not re.fullmatch(b"[0-9]{1,9}", version):
+        raise ConfigurationError(f"{name} is no file of a filter")
+    if int(version) != FORMAT:
+        raise ConfigurationError(
+            f"{name} has format {int(version)}, and this version of bloomlock reads format "
+            f"{FORMAT} alone; upgrade bloomlock or export the filter again"
+        )
+    text, _, rest = rest.partition(b"\n")
+    lines = b"%s\n%s\n" % (magic, text)
+    if rest[:65] != hashlib.sha256(lines).hexdigest().encode() + b"\n":
+        raise ConfigurationError(f"{name} is damaged: its header has another checksum")
+    try:
+        fields = json.loads(text)
+        values = [fields[field].encode() if field in fields else None for field in FIELDS]
+        descriptor = decode(name, values)
+        if descriptor is None:
+            raise ConfigurationError("it has no parameters")
+        if descriptor.formulas is native:
+            raise ConfigurationError("a native filter has no bits to be kept in a file")
+        most = len(descriptor.slices) if descriptor.growth else 1
+        slices = _number(fields, "image_slices", range(1, most + 1))
+        layout = Layout.of(descriptor, slices, _number(fields, "discarded", range(2**63)))
+    except (
+        BloomlockError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        RecursionError,  # of JSON that is nested too deeply
+    ) as error:
+        raise ConfigurationError(f"{name} has a header of no use ({error!s:.300})") from error
+    if length is not None and length != layout.file_bytes:
+        raise ConfigurationError(
+            f"{name} is damaged: it has {length} bytes and must have {layout.file_bytes}"
+        )
+    return descriptor.with_generation(0, READY), layout
+
+
+def _number(fields: dict[str, Any], name: str, allowed: range) -> int:
+    number = fields[name]
+    if type(number) is not int or number not in allowed:
+        raise ConfigurationError(f"{name} is {number!r:.80}")
+    return number
+
+
+class BlockSums:
+    """The checksums of a file's blocks, from its bytes in order.
+
+    Attributes:
+        table: Those of the blocks that are over.
+        place: The byte of the file that comes next.
+    """
+
+    def __init__(self) -> None:
+        self.table = bytearray()
+        self.place = PAGE
+        self._hash = hashlib.sha256()
+
+    def take(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            some = rest[: BLOCK_BYTES - (self.place - PAGE) % BLOCK_BYTES]
+            self._hash.update(some)
+            self.place += len(some)
+            rest = rest[len(some) :]
+            if not (self.place - PAGE) % BLOCK_BYTES:
+                self._end_block()
+
+    def end(self) -> bytes:
+        """Return all of them."""
+        if (self.place - PAGE) % BLOCK_BYTES:
+            self._end_block()
+        return bytes(self.table)
+
+    def _end_block(self) -> None:
+        self.table += self._hash.digest()
+        self._hash = hashlib.sha256()
 
 
 class FileWriter:
@@ -46,23 +230,12 @@ class FileWriter:
 
     It is written beside its place and renamed at the end, so that it is there as a whole or not. An
     open file, such as a pipe, is written as it is.
-
-    Args:
-        target: The path, or a file that is open for bytes.
-        descriptor: What the file holds.
-        images: How long its images are.
-
-    Raises:
-        OSError: If it cannot be written.
     """
 
-    def __init__(
-        self, target: FilePath | BinaryIO, descriptor: Descriptor, images: Images | None = None
-    ) -> None:
-        self._images = images or Images.of(descriptor)
-        self._length: int | None = None
+    def __init__(self, target: FilePath | BinaryIO, descriptor: Descriptor, layout: Layout) -> None:
+        self._layout = layout
         self._sums = BlockSums()
-        self._head = encode_header(descriptor, self._images)
+        self._head = encode_header(descriptor, layout)
         self._target = self._beside = None
         if isinstance(target, (str, os.PathLike)):
             self._target = Path(target).resolve()  # a link stays one
@@ -80,16 +253,13 @@ class FileWriter:
 
     def write(self, part: Part) -> None:
         """Write the next part; parts come in order, without gaps."""
-        if not part.start:
-            self._length = self._images.length_of(part.image, part.data)
         self._put(part.data)
-        if part.start + len(part.data) == self._length and self._images.is_padded(part.image):
+        if part.start + len(part.data) == self._layout.length_of(part.shard):
             self._put(bytes(-self._sums.place % PAGE))
 
     def finish(self) -> None:
         """Write the checksums, and give the file its name."""
-        self._sums.end()
-        table = bytes(self._sums.table)
+        table = self._sums.end()
         self._file.write(table + hashlib.sha256(self._head + table).digest())
         self._file.flush()
         if self._target is None or self._beside is None:
@@ -116,105 +286,62 @@ class FileWriter:
 
 
 class FileReader:
-    """Reads a file part by part, and compares its checksums.
-
-    Where the file can be sought each block is compared when it was read, else at the end.
-
-    Args:
-        source: The path, or a file that is open for bytes.
+    """Reads a file part by part, and compares its checksums when it has read all.
 
     Attributes:
         name: What it is called in messages.
         descriptor: What the file holds; of a secret key the check alone.
-        images: How long its images are.
-        num_bytes: How long it is.
-
-    Raises:
-        ConfigurationError: If it is no whole file of this format.
-        OSError: If it cannot be read.
+        layout: How long it is.
     """
 
     def __init__(self, source: FilePath | BinaryIO) -> None:
         self._owns = isinstance(source, (str, os.PathLike))
+        self._sums = BlockSums()
+        self.name, length = "the file that was given", None
         if isinstance(source, (str, os.PathLike)):
             self.name = repr(os.fspath(source))
             self._file: BinaryIO = Path(source).open("rb")  # noqa: SIM115 - closed by close()
+            status = os.fstat(self._file.fileno())
+            length = status.st_size if stat.S_ISREG(status.st_mode) else None
         else:
-            self.name = "the file that was given"
             self._file = source
         try:
-            self._open()
+            self._head = self._read(PAGE)
+            self.descriptor, self.layout = read_header(self.name, self._head, length)
         except BaseException:
             self.close()
             raise
-
-    def _open(self) -> None:
-        self._sums = BlockSums()
-        self._table: bytes | None = None
-        self._starts = [PAGE]
-        length = None
-        with suppress(OSError):  # of what cannot be sought the length is known at the end
-            if self._file.seekable():
-                start = self._file.tell()
-                length = self._file.seek(0, os.SEEK_END) - start
-                self._file.seek(start)
-        self._is_whole = length is not None
-        self._head = self._read(PAGE)
-        self.descriptor, self.images = read_header(self.name, self._head, length)
-        self._length = 0
-        self._end = self.images.end
-        self.num_bytes = file_bytes(self.images)
-        if length is not None:
-            self._file.seek(start + self._end)
-            self._take_table()
-            self._file.seek(start + PAGE)
+        self._pieces = self.layout.pieces(PART_BYTES)
 
     def read(self) -> Part | None:
-        """Return the next part; None after the last, when all of the file is known to be whole."""
-        image = len(self._starts) - 1
-        if image == self.images.num_images:
-            self._end_reading()
+        """Return the next part; None after the last, when all of the file is known to be whole.
+
+        Raises:
+            ConfigurationError: If it is damaged; the message names the place.
+        """
+        piece = next(self._pieces, None)
+        if piece is None:
+            self._compare_sums()
             return None
-        is_table = self.images.is_table(image)
-        start = self._sums.place - self._starts[image]
-        data = b""
-        if not start:
-            data = self._take(RECORD_BYTES if is_table else FIRST_BYTE)
-            length = self.images.length_of(image, data)
-            left = self.images.end_of_last - self._starts[image]
-            is_last_table = is_table and image == self.images.num_images - 1
-            if length is None or length > left or (is_last_table and length < left):
-                raise ConfigurationError(
-                    f"{self.name} is damaged: {self._name_of(image)} has no such length"
-                )
-            self._length = length
-        most = TABLE_PART_RECORDS * RECORD_BYTES if is_table else PART_BYTES
-        data += self._take(min(most, self._length - start) - len(data))
-        if start + len(data) == self._length:
-            if self.images.is_padded(image):
-                self._take(-self._sums.place % PAGE)
-            self._starts.append(self._sums.place)
-        return Part(image, start, data)
+        shard, start, stop = piece
+        data = self._take(stop - start)
+        if stop == self.layout.length_of(shard):
+            self._take(-self._sums.place % PAGE)
+        if shard == self.layout.shards:
+            numbers = [data[at : at + SHARD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
+            if (most := int.from_bytes(max(numbers), "big")) >= shard:
+                raise ConfigurationError(f"{self.name} is damaged: it has no shard {most}")
+        return Part(shard, start, data)
 
     def close(self) -> None:
         """Close the file, if it was opened here."""
         if self._owns:
             self._file.close()
 
-    def _name_of(self, image: int) -> str:
-        shards = self.descriptor.size.shards
-        return f"the {'table' if image >= shards else 'image'} of shard {image % shards}"
-
     def _take(self, size: int) -> bytes:
         data = self._read(size)
-        if len(data) < size:
-            raise ConfigurationError(
-                f"{self.name} is damaged: it was cut at byte {self._sums.place + len(data)} of "
-                f"{self.num_bytes}"
-            )
-        before = len(self._sums.table)
+        self._refuse_cut(self._sums.place, data, size)
         self._sums.take(data)
-        self._compare(before)
         return data
 
     def _read(self, size: int) -> bytes:
@@ -224,55 +351,35 @@ class FileReader:
             data += more
         return data
 
-    def _end_reading(self) -> None:
-        before = len(self._sums.table)
-        self._sums.end()
-        self._compare(before)
-        if self._sums.place != self._end:
+    def _refuse_cut(self, place: int, data: bytes, size: int) -> None:
+        if len(data) < size:
             raise ConfigurationError(
-                f"{self.name} is damaged: its images end at byte {self._sums.place} and not at "
-                f"byte {self._end}"
-            )
-        if self._is_whole:
-            return
-        self._take_table()
-        self._compare(0)
-        if self._read(1):
-            raise ConfigurationError(
-                f"{self.name} is damaged: it has more than its {self.num_bytes} bytes"
+                f"{self.name} is damaged: it was cut at byte {place + len(data)} of "
+                f"{self.layout.file_bytes}"
             )
 
-    def _take_table(self) -> None:
-        size = self.num_bytes - self._end
-        found = self._read(size)
-        if len(found) < size:
-            raise ConfigurationError(
-                f"{self.name} is damaged: it was cut at byte {self._end + len(found)} of "
-                f"{self._end + size}"
-            )
-        table, seal = found[:-SUM_BYTES], found[-SUM_BYTES:]
+    def _compare_sums(self) -> None:
+        end, length = self.layout.end, self.layout.file_bytes
+        rest = self._read(length - end)
+        self._refuse_cut(end, rest, length - end)
+        if self._read(1):
+            raise ConfigurationError(f"{self.name} is damaged: it has more than its {length} bytes")
+        table, seal = rest[:-SUM_BYTES], rest[-SUM_BYTES:]
         if seal == CHANGED:
             return
         if seal != hashlib.sha256(self._head + table).digest():
             raise ConfigurationError(
                 f"{self.name} is damaged: its first {PAGE} bytes, or the checksums from byte "
-                f"{self._end} on, were changed"
+                f"{end} on, were changed"
             )
-        self._table = table
-
-    def _compare(self, first: int) -> None:
-        """Compare the checksums from byte `first` of the table on."""
-        if self._table is None:
-            return
-        found = self._sums.table
-        for at in range(first, len(found), SUM_BYTES):
-            if found[at : at + SUM_BYTES] != self._table[at : at + SUM_BYTES]:
+        found = self._sums.end()
+        for at in range(0, len(table), SUM_BYTES):
+            if found[at : at + SUM_BYTES] != table[at : at + SUM_BYTES]:
                 start = PAGE + at // SUM_BYTES * BLOCK_BYTES
-                stop = min(start + BLOCK_BYTES, self._end)
-                image = bisect_right(self._starts[: self.images.num_images], start) - 1
+                stop = min(start + BLOCK_BYTES, end)
                 raise ConfigurationError(
                     f"{self.name} is damaged: the bytes {start} to {stop - 1}, in "
-                    f"{self._name_of(image)}, have another checksum"
+                    f"{self.layout.place_of(start)}, have another checksum"
                 )
 
 
@@ -333,8 +440,8 @@ def verify_file(path: FilePath, *, key: str | bytes | Literal[True] | None = Non
             shards=descriptor.size.shards,
             window=descriptor.window.length if descriptor.window else None,
             grows=descriptor.growth is not None,
-            discarded=reader.images.discarded or 0,
-            num_bytes=reader.num_bytes,
+            discarded=reader.layout.discarded,
+            num_bytes=reader.layout.file_bytes,
         )
     finally:
         reader.close()

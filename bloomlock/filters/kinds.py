@@ -1,4 +1,4 @@
-"""The kinds of filters: how a shard is sized, kept, counted and copied.
+"""The kinds of filters: how a shard is sized, kept and counted.
 
 A plain filter has a bitmap behind the header, in the same string; one with slices has several.
 
@@ -9,28 +9,19 @@ The key carries the generation. It is reserved before the string with the header
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from bloomlock import native
 from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
 from bloomlock.descriptor import (
-    DISCARDED,
     HEADER_BYTES,
     generation_of,
-    has_discards,
-    unflagged,
 )
-from bloomlock.keys import PREPARED_SECONDS, native_key
+from bloomlock.keys import native_key
 from bloomlock.native import EXPANSION
-from bloomlock.sizing import FIRST_BYTE, shard_capacity
-from bloomlock.slices import slices_in
-from bloomlock.strategies.base import header_command, header_from_bytes, start_command
+from bloomlock.sizing import shard_capacity
 
-from . import combining
 from .counting import Counted, count_bitmaps, count_servers_own, count_slices
-from .tombstones import copy_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +29,6 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
     from bloomlock.strategies import Shard
-
-COPIED_BYTES_PER_TRIP = 1024 * 1024
 
 
 class Kind(ABC):
@@ -69,16 +58,6 @@ class Kind(ABC):
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """Count the items; None if the filter changed meanwhile."""
 
-    def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
-        """Copy a shard; False if it changed meanwhile. What is copied again is the same.
-
-        Args:
-            source: The shard.
-            prepared: Where the string of the copy is until it has all; it has its header.
-            target: Of the copy.
-        """
-        raise NotImplementedError
-
 
 class Plain(Kind):
     """A bitmap behind the header, in the same string."""
@@ -95,69 +74,6 @@ class Plain(Kind):
         """
         return count_bitmaps(descriptor, shards)
 
-    def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
-        """See Kind.copy; what was discarded before is discarded in the copy."""
-        size = self.string_bytes(target)
-        if (yield from self._copy_as_flagged(source, prepared, target, size)):
-            return True
-        flagged = source._replace(header=source.header | DISCARDED)
-        (start,) = yield from ask(source.key, header_command(source.key))
-        if header_from_bytes(start) != flagged.header:
-            return False
-        return (yield from self._copy_as_flagged(flagged, prepared, target, size))
-
-    def _copy_as_flagged(
-        self, source: Shard, prepared: str, target: Descriptor, size: int
-    ) -> Core[bool]:
-        """Copy bits, and tombstones if the header of the source has the flag; else as _copy_string.
-
-        The tombstones come first: then the bits that are read have all that these stand for.
-        """
-        if not has_discards(source.header):
-            return (yield from self._copy_string(source, prepared, target.header, size))
-        if not (yield from copy_set(source, prepared, target.header, is_sorted=self.is_sorted)):
-            return False
-        if not (yield from self._copy_string(source, prepared, target.header, size)):
-            return False
-        yield from ask(prepared, set_header(prepared, target.header | DISCARDED))
-        return True
-
-    def _copy_string(self, source: Shard, prepared: str, header: int, size: int) -> Core[bool]:
-        """Copy what is behind the header of a shard that has exactly its own; else False.
-
-        Args:
-            source: The shard.
-            prepared: Where the copy is.
-            header: That of the copy.
-            size: Its length.
-        """
-        copied = combining.Target(prepared, header)
-        for piece in chain.from_iterable(combining.pieces(1, size, travels=False)):
-            done = yield from combining.combine(copied, (source,), piece)
-            if done is None:
-                return (yield from self._copy_through_client(source, prepared, size))
-            if done != combining.DONE:
-                return False
-        return True
-
-    def _copy_through_client(self, source: Shard, prepared: str, size: int) -> Core[bool]:
-        """Copy a shard where the server runs no scripts, or the keys lie in different slots."""
-        for start in range(FIRST_BYTE, size, COPIED_BYTES_PER_TRIP):
-            end = min(start + COPIED_BYTES_PER_TRIP, size) - 1
-            chunk, header = yield from ask(
-                source.key,
-                encode_command("GETRANGE", source.key, start, end),
-                header_command(source.key),
-            )
-            if header_from_bytes(header) != source.header:
-                return False
-            yield from ask(
-                prepared,
-                encode_command("SETRANGE", prepared, start, chunk),
-                encode_command("EXPIRE", prepared, PREPARED_SECONDS),
-            )
-        return True
-
 
 class Sliced(Plain):
     """Several bitmaps behind the header, in the same string."""
@@ -165,31 +81,6 @@ class Sliced(Plain):
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Kind.count; what was added in two slices of a window counts twice."""
         return count_slices(descriptor, shards)
-
-    def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
-        """See Kind.copy; once again where the shard gets the flag of discards meanwhile.
-
-        The state comes first. What is added to a slice that it does not name is in no copy.
-        """
-        for _ in range(2):
-            (start,) = yield from ask(source.key, start_command(source.key))
-            header = header_from_bytes(start[:HEADER_BYTES])
-            if unflagged(header) != source.header or len(start) < FIRST_BYTE:
-                return False
-            size = self.string_bytes(target, slices_in(start) if target.growth else 1)
-            yield from lengthen(prepared, size)
-            yield from ask(
-                prepared,
-                encode_command("SETRANGE", prepared, HEADER_BYTES, start[HEADER_BYTES:]),
-                encode_command("EXPIRE", prepared, PREPARED_SECONDS),
-            )
-            if (
-                yield from self._copy_as_flagged(
-                    source._replace(header=header), prepared, target, size
-                )
-            ):
-                return True
-        return False
 
 
 class Windowed(Sliced):
@@ -233,15 +124,6 @@ class Native(Kind):
 def set_header(key: str, header: int) -> bytes:
     """Return the command that writes the header of a shard."""
     return encode_command("SETRANGE", key, 0, header.to_bytes(HEADER_BYTES, "big"))
-
-
-def lengthen(key: str, size: int) -> Core[None]:
-    """Give a prepared shard of a filter that grows a length at least.
-
-    Without a header, so that it makes no whole shard of a key that is in its place already.
-    """
-    expiry = encode_command("EXPIRE", key, PREPARED_SECONDS)
-    yield from ask(key, encode_command("SETRANGE", key, size - 1, b"\0"), expiry)
 
 
 PLAIN, SLICED, WINDOWED, NATIVE = Plain(), Sliced(), Windowed(), Native()

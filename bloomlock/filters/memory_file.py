@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Literal, get_args
 from bloomlock.arrays import np
 from bloomlock.errors import ConfigurationError, FilterLostError
 
-from .file_format import CHANGED, PAGE, SUM_BYTES, Part, padded, read_header
-from .files import PART_BYTES, FileWriter, refuse_other_key
+from .files import (
+    CHANGED,
+    PAGE,
+    PART_BYTES,
+    SUM_BYTES,
+    FileWriter,
+    Layout,
+    Part,
+    padded,
+    read_header,
+    refuse_other_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +72,7 @@ class MappedFile:
 
 def save(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> None:
     """Write the file beside its place and rename it, so that it is there as a whole or not."""
-    writer = FileWriter(path, descriptor)
+    writer = FileWriter(path, descriptor, Layout.of(descriptor))
     try:
         for shard, image in enumerate(images):
             whole = memoryview(image.data)
@@ -89,14 +99,14 @@ def load(
             _claim(file.fileno(), path)
         length = os.fstat(file.fileno()).st_size
         start = file.read(PAGE)
-        descriptor, whole = read_header(repr(os.fspath(path)), start, length)
+        descriptor, layout = read_header(repr(os.fspath(path)), start, length)
         if descriptor.slices:
             kind = "with a time window" if descriptor.window is not None else "that grows"
             raise ConfigurationError(
                 f"{os.fspath(path)!r} holds a filter {kind}, which is in a server only; use "
                 "BloomFilter.import_file"
             )
-        if whole.discarded is not None:
+        if layout.discarded:
             raise ConfigurationError(
                 f"{os.fspath(path)!r} holds a filter with discarded items, "
                 "which is in a server only; use BloomFilter.import_file"
@@ -115,9 +125,8 @@ def load(
             raise ConfigurationError(
                 f"{os.fspath(path)!r} is damaged: it was cut while it was opened"
             ) from error
-    size = descriptor.string_bytes()
-    starts = range(PAGE, whole.end, padded(size))
-    images = [np.frombuffer(mapped, np.uint8, size, start) for start in starts]
+    starts = range(PAGE, layout.end, padded(layout.image))
+    images = [np.frombuffer(mapped, np.uint8, layout.image, start) for start in starts]
     return descriptor, images, MappedFile(path, mapped)
 
 

@@ -7,6 +7,7 @@ switch. Prepared keys have a time-out, so what a killed process leaves goes by i
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,17 +30,21 @@ from bloomlock.keys import PREPARED_SECONDS, discards_key, prepared_key
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 
-from .file_format import RECORD_BYTES
+from .files import RECORD_BYTES, SHARD_BYTES, Layout
 from .generation import new_generation
-from .kinds import kind_of, lengthen, set_header
+from .kinds import kind_of, set_header
 from .placing import PLACED_SECONDS, NotPreparedError, discard_prepared
 from .room import check_room
 from .stored_filter import look
 from .switch import PLACED_BYTES, put, retried, settle
-from .tombstones import has_set, write_set
+from .tombstones import read_set, write_set
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from bloomlock.keys import FilterKeys
+
+    from .files import Part
 
 
 class Prepared:
@@ -54,7 +59,6 @@ class Prepared:
 
     Attributes:
         target: Its descriptor.
-        keys: The filter's keys.
         expected: The closed filter that is replaced; None: whatever is there.
     """
 
@@ -65,80 +69,108 @@ class Prepared:
     ) -> None:
         self.target = model.with_generation(0, PLACING, origin=origin)
         self.keys = keys
-        self._kind = kind_of(self.target)
+        self._is_sorted = kind_of(model).is_sorted
         self._may_replace = may_replace
         self._what = what
+        self._written: list[tuple[int, int, int, bytes]] = []
+        self._records: list[bytes | memoryview] = []
 
-    def begin(self, *, refused: int = 0, slices: int = 1) -> Core[None]:
-        """Take the memory.
-
-        Args:
-            refused: The header of a filter that may not be replaced, as it is the source.
-            slices: The most slices that a shard will have, if it grows.
+    def begin(self, layout: Layout, *, refused: int = 0) -> Core[None]:
+        """Take the memory; `refused` is the header of a filter that may not be replaced.
 
         Raises:
             ConfigurationError: If the name is taken, or the server has not the memory.
-
-        Cost: four round trips; the server's memory for the full capacity is taken.
         """
+        self._layout = layout
         self._refuse_taken((yield from look(self.keys)).descriptor, refused)
-        yield from check_room(self.keys, self.target, replaces=False, slices=slices)
-        most = max(1, PLACED_BYTES // self._kind.string_bytes(self.target))
-        yield from retried(self.keys, lambda: self._prepare_all(most))
+        yield from check_room(self.keys, self.target, replaces=False, slices=layout.slices)
+        yield from retried(self.keys, self._prepare_all)
 
-    def _prepare_all(self, most: int) -> Core[None]:
+    def _prepare_all(self) -> Core[None]:
         """Prepare all shards of a new generation."""
-        made = self.target.with_generation(new_generation(), PLACING, origin=self.target.origin)
-        self.target = made
+        self.target = self.target.with_generation(
+            new_generation(), PLACING, origin=self.target.origin
+        )
+        most = max(1, PLACED_BYTES // self._layout.image)
         try:
-            yield from in_parallel([self._prepare(n) for n in range(made.size.shards)], most)
+            yield from in_parallel([self._prepare(n) for n in range(self._layout.shards)], most)
         except (RedisError, BloomlockError, ConnectionLost):
             yield from self.give_up()
             raise
 
-    def key(self, shard: int) -> str:
-        """Return the key at which a shard is prepared."""
+    def _prepare(self, shard: int) -> Core[None]:
+        """Make a shard of zeros, and then give it its header, by a request that is sent once.
+
+        Nothing is written before. If the server loses the key after that, later writes make one
+        without a header.
+        """
+        key = self._key(shard)
+        expiry = encode_command("EXPIRE", key, PREPARED_SECONDS)
+        empty = encode_command("SETRANGE", key, self._layout.image - 1, b"\0")
+        yield from ask(key, empty, expiry)
+        header = set_header(key, self.target.header)
+        try:
+            check((yield from deliver(Request(key, [header, expiry]), repeatable=False)))
+        except ConnectionLost as lost:
+            # See `switch`: a second header might be written when the generation is in use.
+            (start,) = yield from ask(key, header_command(key))
+            if not lost.sent or header_from_bytes(start) != self.target.header:
+                raise
+
+    def _key(self, shard: int) -> str:
         return prepared_key(self.keys.bits(shard), self.target.generation)
 
-    def lengthen(self, shard: int, slices: int) -> Core[None]:
-        """Give a shard of a filter that grows the length of that many slices; may be repeated."""
-        yield from lengthen(self.key(shard), self._kind.string_bytes(self.target, slices))
+    def write(self, parts: Sequence[Part], *, note: bool = False) -> Core[None]:
+        """Write parts of the images and of the tombstones; with `note`, `compare` looks at them."""
+        writes = []
+        for part in parts:
+            is_image = part.shard < self._layout.shards
+            if note and is_image:
+                digest = hashlib.sha256(part.data).digest()
+                self._written.append((part.shard, part.start, len(part.data), digest))
+            elif note:
+                self._records.append(part.data)
+            if is_image:
+                writes.append(self._write_bits(part))
+            else:
+                writes += [self._write_set(*one) for one in _by_shard(part.data).items()]
+        yield from in_parallel(writes)
 
-    def write(self, shard: int, start: int, data: bytes | memoryview) -> Core[None]:
-        """Write bytes of a shard's string; may be repeated."""
-        skipped = max(0, HEADER_BYTES - start)
-        if skipped < len(data):
-            key = self.key(shard)
-            yield from ask(
-                key,
-                encode_command("SETRANGE", key, start + skipped, bytes(data[skipped:])),
-                encode_command("EXPIRE", key, PREPARED_SECONDS),
-            )
+    def _write_bits(self, part: Part) -> Core[None]:
+        key, skipped = self._key(part.shard), max(0, HEADER_BYTES - part.start)
+        yield from ask(
+            key,
+            encode_command("SETRANGE", key, part.start + skipped, bytes(part.data[skipped:])),
+            encode_command("EXPIRE", key, PREPARED_SECONDS),
+        )
 
-    def read(self, shard: int, start: int, size: int) -> Core[bytes]:
-        """Return bytes of a shard's string as they are prepared, with its header as in a file."""
-        key = self.key(shard)
-        (data,) = yield from ask(key, encode_command("GETRANGE", key, start, start + size - 1))
-        if start:
-            return bytes(data)
-        return bytes(HEADER_BYTES) + bytes(data[HEADER_BYTES:])
+    def _write_set(self, shard: int, records: Sequence[bytes]) -> Core[None]:
+        key = self._key(shard)
+        (found,) = yield from ask(key, header_command(key))
+        yield from ask(key, set_header(key, header_from_bytes(found) | DISCARDED))
+        yield from write_set(key, self.target.header, records, is_sorted=self._is_sorted)
 
-    def write_table(self, shard: int, start: int, data: bytes | memoryview) -> Core[None]:
-        """Write a part of the tombstones of a shard, whose string is whole; may be repeated.
+    def compare(self, count: Callable[[int], None]) -> Core[None]:
+        """Read back all that was written, and count its bytes.
 
-        The shard gets the flag of discards.
+        Raises:
+            BloomlockError: If it is not what was written.
         """
-        key = self.key(shard)
-        if not start:
-            (found,) = yield from ask(key, header_command(key))
-            yield from ask(key, set_header(key, header_from_bytes(found) | DISCARDED))
-        records, is_sorted = _records(start, data), self._kind.is_sorted
-        yield from write_set(key, self.target.header, records, is_sorted=is_sorted)
-
-    def table_is_as_written(self, shard: int, start: int, data: bytes | memoryview) -> Core[bool]:
-        """Return whether a part of a table that was written is still there as it was written."""
-        records, is_sorted = _records(start, data), self._kind.is_sorted
-        return has_set(self.key(shard), self.target.header, records, is_sorted=is_sorted)
+        for shard, start, size, digest in self._written:
+            key = self._key(shard)
+            (data,) = yield from ask(key, encode_command("GETRANGE", key, start, start + size - 1))
+            if not start:
+                data = bytes(HEADER_BYTES) + data[HEADER_BYTES:]
+            if hashlib.sha256(data).digest() != digest:
+                raise self._changed(f"bytes {start} to {start + size - 1} of shard {shard}")
+            count(size)
+        for shard, records in _by_shard(b"".join(self._records)).items():
+            found = yield from read_set(
+                self._key(shard), self.target.header, is_sorted=self._is_sorted
+            )
+            if sorted(found or ()) != sorted(records):
+                raise self._changed(f"the discarded items of shard {shard}")
+            count(len(records) * RECORD_BYTES)
 
     def switch(self) -> Core[None]:
         """Make the generation the filter's.
@@ -146,10 +178,8 @@ class Prepared:
         Raises:
             FilterLostError: If what was prepared is gone, or the closed filter is not there.
             ConfigurationError: If the name was taken by another client.
-
-        Cost: three round trips, seven if there are several shards.
         """
-        shards = range(self.target.size.shards)
+        shards = range(self._layout.shards)
         kept = yield from in_parallel([self._keep(shard) for shard in shards])
         try:
             yield from retried(self.keys, lambda: self._put(discards=kept[0]))
@@ -158,8 +188,8 @@ class Prepared:
 
     def _put(self, *, discards: bool) -> Core[None]:
         found = yield from look(self.keys)
-        stored, expected = found.descriptor, self.expected
-        if stored is not None and stored.generation == self.target.generation:
+        stored, expected, target = found.descriptor, self.expected, self.target
+        if stored is not None and stored.generation == target.generation:
             # An earlier try was carried out, and its reply was lost.
             if (yield from settle(self.keys, found)).gone is not None:
                 raise NotPreparedError
@@ -175,9 +205,25 @@ class Prepared:
         else:
             found = yield from settle(self.keys, found)
             self._refuse_taken(found.descriptor, 0)
-        target = self.target
         planned = target.with_generation(target.generation, origin=target.origin, root=root)
         yield from put(self.keys, found, replace(planned, discards=discards))
+
+    def _keep(self, shard: int) -> Core[bool]:
+        """Compare a shard's header, which a key that was lost meanwhile has not, and keep it."""
+        key = self._key(shard)
+        start, length, _, is_set_there = yield from ask(
+            key,
+            header_command(key),
+            encode_command("STRLEN", key),
+            encode_command("EXPIRE", key, PLACED_SECONDS),
+            # 0 if there is none.
+            encode_command("EXPIRE", discards_key(key), PLACED_SECONDS),
+        )
+        header = header_from_bytes(start)
+        is_whole = self.target.has_header(unflagged(header)) and length >= self._layout.image
+        if not is_whole or (has_discards(header) and not is_set_there):
+            raise self._lost()
+        return has_discards(header)
 
     def give_up(self) -> Core[None]:
         """Delete what was prepared; what fails goes by itself later."""
@@ -190,41 +236,11 @@ class Prepared:
         if stored is not None and not self._may_replace:
             raise ConfigurationError(f"name {self.keys.name!r} is taken by another filter")
 
-    def _prepare(self, shard: int) -> Core[None]:
-        """Make a shard of zeros, and then give it its header, by a request that is sent once.
-
-        Nothing is written before. If the server loses the key after that, later writes make one
-        without a header.
-        """
-        key, size = self.key(shard), self._kind.string_bytes(self.target)
-        expiry = encode_command("EXPIRE", key, PREPARED_SECONDS)
-        yield from ask(key, encode_command("SETRANGE", key, size - 1, b"\0"), expiry)
-        header = set_header(key, self.target.header)
-        try:
-            check((yield from deliver(Request(key, [header, expiry]), repeatable=False)))
-        except ConnectionLost as lost:
-            # See `switch`: a second header might be written when the generation is in use.
-            (start,) = yield from ask(key, header_command(key))
-            if not lost.sent or header_from_bytes(start) != self.target.header:
-                raise
-
-    def _keep(self, shard: int) -> Core[bool]:
-        """Compare a shard's header, which a key that was lost meanwhile has not, and keep it."""
-        key = self.key(shard)
-        start, length, _, is_set_there = yield from ask(
-            key,
-            header_command(key),
-            encode_command("STRLEN", key),
-            encode_command("EXPIRE", key, PLACED_SECONDS),
-            # 0 if there is none.
-            encode_command("EXPIRE", discards_key(key), PLACED_SECONDS),
+    def _changed(self, what: str) -> BloomlockError:
+        return BloomlockError(
+            f"filter {self.keys.name!r}: {what} are not what was written; nothing was put in its "
+            "place"
         )
-        header = header_from_bytes(start)
-        whole = self.target.has_header(unflagged(header))
-        whole = whole and length >= self._kind.string_bytes(self.target)
-        if not whole or (has_discards(header) and not is_set_there):
-            raise self._lost()
-        return has_discards(header)
 
     def _lost(self) -> FilterLostError:
         return FilterLostError(
@@ -233,7 +249,11 @@ class Prepared:
         )
 
 
-def _records(start: int, data: bytes | memoryview) -> list[bytes]:
-    """Return what a part of a table has; the first record is their number."""
-    first = 0 if start else RECORD_BYTES
-    return [bytes(data[at : at + RECORD_BYTES]) for at in range(first, len(data), RECORD_BYTES)]
+def _by_shard(data: bytes | memoryview) -> dict[int, list[bytes]]:
+    """Return the tombstones of each shard, from those of several."""
+    found: dict[int, list[bytes]] = {}
+    for at in range(0, len(data), RECORD_BYTES):
+        record = bytes(data[at : at + RECORD_BYTES])
+        number = int.from_bytes(record[:SHARD_BYTES], "big")
+        found.setdefault(number, []).append(record[SHARD_BYTES:])
+    return found

@@ -28,6 +28,7 @@ from bloomlock.parameters import Wanted
 
 from . import answers, switch
 from .batches import Chunks
+from .files import Layout
 from .generation import View
 from .options import OpenOptions
 from .prepared import Prepared
@@ -98,7 +99,7 @@ class Rebuild:
         self._prepared = prepared = Prepared(
             self._state.keys, model, REBUILT, may_replace=True, what=REBUILD
         )
-        yield from prepared.begin()
+        yield from prepared.begin(Layout.of(model))
         target = replace(prepared.target, state=READY)
         keys = _PreparedKeys(prepared.keys, target.generation)
         self._loader = self._attached(keys, target)

@@ -6,6 +6,7 @@ cluster they lie in several slots, which no script reaches.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
@@ -13,10 +14,8 @@ from redis.exceptions import ResponseError
 from bloomlock.descriptor import HEADER_BYTES, Descriptor
 from bloomlock.errors import ConfigurationError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys
-from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script, answer_of
 
-from .combining import is_not_possible
 from .generation import new_generation
 from .kinds import kind_of
 from .placing import Changed
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from .state import FilterState
 
 _RENAME = Script("header", "rename")
+_ACROSS_SLOTS = re.compile("crossslot|same slot", re.IGNORECASE)
 
 DONE, CHANGED, TAKEN = range(3)
 
@@ -97,7 +97,7 @@ def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[i
     mine, its = (d.header.to_bytes(HEADER_BYTES, "big") for d in (before, after))
     call = (keys, (mine, its, after.generation, len(shards)))
     (reply,) = yield from _RENAME.call([call], repeatable=True)
-    if isinstance(reply, ResponseError) and not is_missing(reply) and is_not_possible(reply):
+    if isinstance(reply, ResponseError) and _ACROSS_SLOTS.search(str(reply)):
         raise ConfigurationError(
             f"filter {old.name!r} cannot be renamed in a cluster, where its keys lie in several "
             "slots; copy it by copy_to, then delete it"

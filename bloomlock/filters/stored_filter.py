@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from redis.exceptions import ResponseError
 
 from bloomlock.commands import Replies, encode_command
-from bloomlock.delivery import ask, check, deliver
+from bloomlock.delivery import check, deliver
 from bloomlock.descriptor import (
     HEADER_BYTES,
     Descriptor,
@@ -22,10 +22,8 @@ from bloomlock.descriptor import (
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import FilterMismatchError
 from bloomlock.parallel import in_parallel
-from bloomlock.sizing import FIRST_BYTE
-from bloomlock.slices import slices_in
 from bloomlock.stored_descriptor import FIELDS, decode, refuse_unknown_flags
-from bloomlock.strategies.base import header_command, header_from_bytes, start_command
+from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .kinds import kind_of
 from .tombstones import sentinel_command
@@ -125,18 +123,6 @@ def _is_whole(keys: FilterKeys, descriptor: Descriptor, shard: int) -> Core[bool
         return False
     refuse_wrong_length(keys, shard, (unflagged(header), length), descriptor)
     return True
-
-
-def most_slices(keys: FilterKeys, descriptor: Descriptor) -> Core[int]:
-    """Return the most slices that a shard has; 1 of a filter that does not grow.
-
-    Cost: one round trip if it grows.
-    """
-    if descriptor.growth is None:
-        return 1
-    asked = [keys.bits(shard) for shard in range(descriptor.size.shards)]
-    found = yield from in_parallel([ask(key, start_command(key)) for key in asked])
-    return max(slices_in(start.ljust(FIRST_BYTE, b"\0")) for (start,) in found)
 
 
 def refuse_wrong_length(

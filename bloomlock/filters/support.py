@@ -27,8 +27,7 @@ REBUILD: Final = "rebuild()"
 TO_MEMORY: Final = "to_memory()"
 FROM_MEMORY: Final = "update() from a MemoryBloomFilter"
 FROM_FILTER: Final = "update() from another filter"
-COPY: Final = "copy()"
-COPY_TO: Final = "copy_to()"
+COPY: Final = "copy() and copy_to()"
 EXPORT: Final = "export_file()"
 IMPORT: Final = "import_file()"
 IN_PROCESS: Final = "a filter in the process"
@@ -59,7 +58,6 @@ SUPPORT = {
     FROM_MEMORY: Support(_SCRIPTED),
     FROM_FILTER: Support(_SCRIPTED),
     COPY: Support(_BITMAPS, _KINDS),
-    COPY_TO: Support(_BITMAPS, _KINDS),
     EXPORT: Support(_BITMAPS, _KINDS),
     IMPORT: Support(_BITMAPS, _KINDS),
     IN_PROCESS: Support(_BITMAPS),

@@ -19,7 +19,6 @@ generation is broken, as if a shard were missing. What is read without the senti
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bloomlock.arrays import np
@@ -395,32 +394,6 @@ def write_set(key: str, header: int, records: Sequence[bytes], *, is_sorted: boo
             words.append(record[:DIGEST_BYTES])
         commands.append(encode_command(name, table, *words))
     yield from ask_server(table, *commands, encode_command("EXPIRE", table, PREPARED_SECONDS))
-
-
-def has_set(key: str, header: int, records: Sequence[bytes], *, is_sorted: bool) -> Core[bool]:
-    """Return whether the set of the shard that is prepared at a key has all that was written."""
-    table = discards_key(key)
-    expected = [math.inf, *map(_epoch_of, records)] if is_sorted else [1] * (1 + len(records))
-    members = [sentinel(header), *(record[:DIGEST_BYTES] for record in records)]
-    name = "ZMSCORE" if is_sorted else "SMISMEMBER"
-    commands = [encode_command(name, table, *some) for some in _in_parts(members)]
-    replies = yield from ask_server(table, *commands)
-    return [float(one) if one is not None else None for each in replies for one in each] == expected
-
-
-def copy_set(source: Shard, prepared: str, header: int, *, is_sorted: bool) -> Core[bool]:
-    """Copy the set of a shard beside the one that is prepared at a key, whose sentinel it gets.
-
-    Returns:
-        False if the source's set is not that of its generation.
-    """
-    records = yield from read_set(source.key, unflagged(source.header), is_sorted=is_sorted)
-    if records is None:
-        return False
-    copied = discards_key(prepared)
-    yield from ask_server(copied, encode_command("UNLINK", copied))
-    yield from write_set(prepared, header, records, is_sorted=is_sorted)
-    return True
 
 
 def _epoch_of(record: bytes) -> int:

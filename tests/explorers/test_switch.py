@@ -29,12 +29,11 @@ from explorer import (
 from stepped import Crash, Stepped, crash
 
 from bloomlock import BloomFilter
-from bloomlock.descriptor import COPY
-from bloomlock.errors import BloomlockError, FilterLostError
+from bloomlock.errors import BloomlockError
 from bloomlock.filters import switch
+from bloomlock.filters.dump import copy_to
 from bloomlock.filters.fill import FillWatch
 from bloomlock.filters.options import FilterOptions
-from bloomlock.filters.prepared import Prepared
 from bloomlock.filters.rebuilding import rebuild
 from bloomlock.keys import FilterKeys
 
@@ -116,14 +115,9 @@ class World:
 
     def _copied(self):
         """Put a copy of another filter in the place of this one."""
-        view = self._source._state.view
-        prepared = Prepared(KEYS, view.descriptor, COPY, may_replace=True, what="copy()")
-        yield from prepared.begin()
-        for number, shard in enumerate(view.shards):
-            if not (yield from view.kind.copy(shard, prepared.key(number), prepared.target)):
-                yield from prepared.give_up()
-                raise FilterLostError("what was prepared is lost")
-        yield from prepared.switch()
+        yield from copy_to(
+            self._source._state, KEYS, lambda core: core, replace=True, progress=None
+        )
 
     def _program(self, made, kinds):
         own = made._state

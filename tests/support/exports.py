@@ -7,7 +7,7 @@ import io
 from flat_options import given
 
 from bloomlock import BloomFilter
-from bloomlock.filters import combining, files, tombstones, transfer
+from bloomlock.filters import dump, files, tombstones
 
 SECRET = b"a secret of more than 16 bytes"
 ITEMS = [f"item {number}" for number in range(600)]
@@ -76,10 +76,7 @@ WAYS = {
 
 def small_parts(monkeypatch, size=1_009):
     """Let parts have about a thousand bytes, not a divisor of anything."""
-    monkeypatch.setattr(transfer, "BYTES_PER_TRIP", size)
+    monkeypatch.setattr(dump, "BYTES_PER_TRIP", size)
     monkeypatch.setattr(files, "PART_BYTES", size + size // 2)
-    monkeypatch.setattr(combining, "PART_BYTES", size + 4)
-    monkeypatch.setattr(combining, "WHOLE_BYTES", 500)
     monkeypatch.setattr(tombstones, "IDENTITIES_PER_COMMAND", 3)
-    for module in (files, transfer):
-        monkeypatch.setattr(module, "TABLE_PART_RECORDS", 7)
+    monkeypatch.setattr(files, "RECORDS_PER_PART", 7)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.filters import (
-    algebra,
     answers,
     discards,
+    dump,
     inspection,
     scripted,
-    transfer,
+    union,
 )
 from bloomlock.filters.memory import MemoryBloomFilter
 from bloomlock.filters.options import FilterOptions, OpenOptions
@@ -360,9 +360,9 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         Cost: as `add_many`, but memory for one chunk only.
         """
         if isinstance(items, MemoryBloomFilter):
-            await self._run(transfer.merge(self._state, items))
+            await self._run(union.update_from_memory(self._state, items))
         elif isinstance(items, AsyncBloomFilter):
-            await self._run(algebra.update(self._state, self._other(items)))
+            await self.union_update(items)
         else:
             await self._run(answers.update(self._state, items, route))
 
@@ -480,7 +480,7 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
 
         Cost: the whole bitmap comes, 2 MiB in a round trip.
         """
-        return await self._run(transfer.fetch(self._state))
+        return await self._run(dump.fetch(self._state))
 
     async def count(self) -> int:
         """Return the estimated number of distinct items (Swamidass, Baldi 2007).

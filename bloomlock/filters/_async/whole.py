@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from bloomlock.delivery import elsewhere
 from bloomlock.errors import ConfigurationError
-from bloomlock.filters import algebra, expiry, renaming, transfer
+from bloomlock.filters import dump, expiry, rebuilding, renaming, union
 from bloomlock.filters.async_connected import AsyncConnectedFilter
 from bloomlock.filters.options import OpenOptions
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from typing import BinaryIO, Literal, Self
 
-    from bloomlock.filters.algebra import Progress
     from bloomlock.filters.async_connected import AsyncClient
+    from bloomlock.filters.dump import Progress
     from bloomlock.filters.files import FilePath
     from bloomlock.filters.options import BitsParameters, NearCache, OnFull, OnLost, OnUnknown
     from bloomlock.filters.rebuilding import Items
@@ -30,23 +32,11 @@ class AsyncWholeFilter(AsyncConnectedFilter):
     async def copy(self, name: str, *, progress: Progress | None = None) -> Self:
         """Copy the filter to a new name and return the copy, opened with the same client.
 
-        What was added before the copy began is in it; what is added meanwhile may be.
-
         Args:
             name: A name that is free.
-            progress: Called with how many shards are copied, and of how many.
-
-        Raises:
-            ConfigurationError: If the name is taken, or the server has not the memory.
-
-        Cost: one round trip for each shard, for each 512 KiB of a shard above 8 MiB, and thirteen;
-        of a filter that grows two more for each shard, and one. The server is done with each in
-        some milliseconds. In a cluster, and where scripts are forbidden, the bitmap travels through
-        this client, 1 MiB in one round trip each way.
+            progress: As `copy_to`, which says what is in the copy, what is raised and the cost.
         """
-        keys = FilterKeys(name, self._state.keys.prefix)
-        await self._run(transfer.copy(self._state, keys, progress))
-        return await self._opened(keys)
+        return await self.copy_to(self._client, name, progress=progress)
 
     async def union_update(
         self, other: AsyncWholeFilter, *, progress: Progress | None = None
@@ -69,10 +59,8 @@ class AsyncWholeFilter(AsyncConnectedFilter):
                 error.
             redis.exceptions.RedisError: If a server refused it or could not be reached.
 
-        Cost: one round trip for each shard, or 512 KiB of a shard above 8 MiB, and five; the server
-        is busy for 0.4 ms for each MiB (2 ms above 8 MiB), and with one step for less than 10 ms.
-        In a cluster, and from another server, the bits travel through this client, 1 MiB in three
-        round trips.
+        Cost: the bits travel through this client, 2 MiB in three round trips; each server is busy
+        with one step for less than 10 ms.
 
         >>> from bloomlock import AsyncBloomFilter
         >>> from bloomlock.server import PrivateServer
@@ -84,7 +72,8 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         ...     await seen.exists("a")
         True
         """
-        await self._run(algebra.update(self._state, self._other(other), progress))
+        theirs = self._other(other)
+        await self._run(union.update(self._state, self._run, theirs._state, theirs._run, progress))
 
     async def rename(self, name: str) -> Self:
         """Give the filter another name, and return it opened under that one.
@@ -181,12 +170,12 @@ class AsyncWholeFilter(AsyncConnectedFilter):
 
         Cost: no round trip.
         """
-        return algebra.differences(self._descriptor, self._other(other).state.descriptor)
+        return union.differences(self._descriptor, self._other(other)._descriptor)
 
-    def _other(self, given: object) -> algebra.Other:
+    def _other(self, given: object) -> AsyncWholeFilter:
         if not isinstance(given, AsyncWholeFilter):
             raise ConfigurationError(f"other must be a {type(self).__name__}, not {given!r:.80}")
-        return algebra.Other(given._state, given._run)
+        return given
 
     async def export_file(
         self, path: FilePath | BinaryIO, *, progress: Progress | None = None
@@ -210,7 +199,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
             OSError: If the file cannot be written; what was there before is unchanged.
 
         Cost: the whole bitmap comes, 2 MiB in a round trip, and 1,000 discarded items; memory for
-        some MiB, and 24 bytes for each discarded item. Clients that add are not held up.
+        some MiB, and 28 bytes for each discarded item. Clients that add are not held up.
 
         >>> import tempfile
         >>> from bloomlock import AsyncBloomFilter, MemoryBloomFilter
@@ -224,9 +213,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         ...     await again.exists_many(["a", "b", "c"]), "a" in MemoryBloomFilter.load(path)
         ([True, True, False], True)
         """
-        from bloomlock.filters import portable  # noqa: PLC0415 - for few objects
-
-        await self._run(portable.export_file(self._state, path, progress))
+        await self._run(dump.export_file(self._state, path, progress))
 
     @classmethod
     async def import_file(
@@ -280,8 +267,6 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         Cost: the bits go to the server once, 2 MiB in a round trip; eight round trips more. With
         `replace` the server has the memory of both filters for a while.
         """
-        from bloomlock.filters import portable  # noqa: PLC0415 - for few objects
-
         options = OpenOptions(
             strategy=strategy,
             key=key,
@@ -294,7 +279,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         )
         made = cls._of(name, options, client)
         try:
-            core = portable.import_file(made._state, path, replace=replace, progress=progress)
+            core = dump.import_file(made._state, path, replace=replace, progress=progress)
             await made._run(core)
         except BaseException:
             await made.close()
@@ -329,21 +314,20 @@ class AsyncWholeFilter(AsyncConnectedFilter):
             ConfigurationError: As `import_file`; and for a copy of a filter to itself.
 
         Cost: the bitmap comes once, and travels to the other server and back, 2 MiB in a round
-        trip; memory for some MiB, 100 bytes for each of these parts, and 24 bytes for each
+        trip; memory for some MiB, 200 bytes for each of these parts, and 60 bytes for each
         discarded item.
         """
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
-        from bloomlock.filters import portable  # noqa: PLC0415 - for few objects
-
         made = self._sibling(keys, client)
-        source = algebra.Other(self._state, self._run)
+        there = partial(elsewhere, made._run)
         try:
-            core = portable.copy_to(source, made._state, replace=replace, progress=progress)
-            await made._run(core)
+            await self._run(
+                dump.copy_to(self._state, keys, there, replace=replace, progress=progress)
+            )
         except BaseException:
             await made.close()
             raise
-        return made
+        return await made._attach()
 
     async def rebuild(
         self,
@@ -403,8 +387,6 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         ...     pages.capacity, await pages.exists("a"), await pages.add("never added")
         (50000, True, True)
         """
-        from bloomlock.filters import rebuilding  # noqa: PLC0415 - for few objects
-
         bits: BitsParameters = {
             "seeds": seeds,
             "num_hashes": num_hashes,

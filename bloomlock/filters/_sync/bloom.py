@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.filters import (
-    algebra,
     answers,
     discards,
+    dump,
     inspection,
     scripted,
-    transfer,
+    union,
 )
 from bloomlock.filters.memory import MemoryBloomFilter
 from bloomlock.filters.options import FilterOptions, OpenOptions
@@ -350,9 +350,9 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         Cost: as `add_many`, but memory for one chunk only.
         """
         if isinstance(items, MemoryBloomFilter):
-            self._run(transfer.merge(self._state, items))
+            self._run(union.update_from_memory(self._state, items))
         elif isinstance(items, BloomFilter):
-            self._run(algebra.update(self._state, self._other(items)))
+            self.union_update(items)
         else:
             self._run(answers.update(self._state, items, route))
 
@@ -470,7 +470,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
 
         Cost: the whole bitmap comes, 2 MiB in a round trip.
         """
-        return self._run(transfer.fetch(self._state))
+        return self._run(dump.fetch(self._state))
 
     def count(self) -> int:
         """Return the estimated number of distinct items (Swamidass, Baldi 2007).

@@ -1,0 +1,295 @@
+"""What a filter holds, read from its server: into a file, the process, or a filter elsewhere.
+
+Bits only ever go from 0 to 1, so what is read while other clients add holds at least what was added
+before. With a time window that holds for the slices that are live. A copy has the state that a
+shard had when it was read first. What is set in a later slice meanwhile is not live in it, and is
+wiped, or is of that slice, when the copy turns to it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from redis.exceptions import RedisError
+
+from bloomlock.arrays import np
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
+from bloomlock.descriptor import COPY as COPIED
+from bloomlock.descriptor import HEADER_BYTES, has_discards, unflagged
+from bloomlock.descriptor import IMPORT as IMPORTED
+from bloomlock.effects import Call
+from bloomlock.errors import FilterLostError
+from bloomlock.parallel import in_parallel
+from bloomlock.sizing import FIRST_BYTE
+from bloomlock.slices import slices_in
+from bloomlock.strategies.base import (
+    header_command,
+    header_from_bytes,
+    plain_header,
+    start_command,
+)
+
+from .files import SHARD_BYTES, FileReader, FileWriter, Layout, Part, refuse_other_key
+from .memory import MemoryBloomFilter
+from .prepared import Prepared
+from .state import in_one_generation
+from .support import COPY, EXPORT, IMPORT, TO_MEMORY, check_support
+from .tombstones import read_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any, BinaryIO
+
+    from bloomlock.effects import Core
+    from bloomlock.keys import FilterKeys
+
+    from .files import FilePath, Piece
+    from .generation import View
+    from .state import FilterState
+
+    There = Callable[[Core[Any]], Core[Any]]
+
+Progress: TypeAlias = "Callable[[int, int], None]"
+"""Called with how much is done, and of how much."""
+
+BYTES_PER_TRIP = 2 * 1024 * 1024
+SETS_AT_ONCE = 8
+
+
+class Source:
+    """One generation of a filter that is read.
+
+    Of each shard header and state are read first, then the tombstones, then the bits, each with the
+    header. So all bits of what a tombstone stands for are there, and what has no flag at first has
+    no tombstones, whatever comes later.
+
+    Attributes:
+        layout: How long it is, as soon as it has begun.
+        is_flagged: Whether items were discarded before it began.
+    """
+
+    layout: Layout
+    is_flagged = False
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._records = b""
+
+    def begin(self) -> Core[bool]:
+        """Read all but the bits; False: there is another generation."""
+        view = self._view
+        asked = [ask(one.key, start_command(one.key)) for one in view.shards]
+        self._starts = [start for (start,) in (yield from in_parallel(asked))]
+        headers = [header_from_bytes(start[:HEADER_BYTES]) for start in self._starts]
+        if any(unflagged(header) != view.header for header in headers):
+            return False
+        flagged = [number for number, header in enumerate(headers) if has_discards(header)]
+        self.is_flagged = bool(flagged)
+        reads = [
+            read_set(view.shards[number].key, view.header, is_sorted=view.kind.is_sorted)
+            for number in flagged
+        ]
+        found = yield from in_parallel(reads, SETS_AT_ONCE)
+        sets = [records for records in found if records is not None]
+        if len(sets) < len(found):
+            return False
+        self._records = b"".join(
+            number.to_bytes(SHARD_BYTES, "big") + record
+            for number, records in zip(flagged, sets, strict=True)
+            for record in records
+        )
+        slices = max(map(slices_in, self._starts)) if view.descriptor.growth else 1
+        self.layout = Layout.of(view.descriptor, slices, sum(map(len, sets)))
+        return True
+
+    def pour(
+        self, write: Callable[[Sequence[Part]], Core[None]], count: Callable[[int], None]
+    ) -> Core[bool]:
+        """Let all parts be written, in their order, some at once; False: it has changed."""
+        for pieces in groups(self.layout):
+            parts = yield from in_parallel([self._read(piece) for piece in pieces])
+            there = [part for part in parts if part is not None]
+            if len(there) < len(parts):
+                return False
+            yield from write(there)
+            count(sum(len(part.data) for part in there))
+        return True
+
+    def _read(self, piece: Piece) -> Core[Part | None]:
+        number, start, stop = piece
+        if number == self.layout.shards:
+            return Part(number, start, self._records[start:stop])
+        shard, head, end = self._view.shards[number], self._starts[number], stop
+        if self._view.descriptor.growth:
+            # Slices that were appended since are left out.
+            end = min(stop, self._view.descriptor.string_bytes(slices_in(head)))
+        bits, header = yield from ask(
+            shard.key,
+            encode_command("GETRANGE", shard.key, start, end - 1),
+            header_command(shard.key),
+        )
+        if plain_header(header) != shard.header:
+            return None
+        if not start:
+            bits = bytes(HEADER_BYTES) + head[HEADER_BYTES:] + bits[FIRST_BYTE:]
+        return Part(number, start, bits.ljust(stop - start, b"\0"))
+
+
+def groups(layout: Layout) -> Iterator[list[Piece]]:
+    """Yield what is read in one round trip."""
+    group: list[Piece] = []
+    room = BYTES_PER_TRIP
+    for piece in layout.pieces(BYTES_PER_TRIP):
+        size = piece.stop - piece.start
+        if group and size > room:
+            yield group
+            group, room = [], BYTES_PER_TRIP
+        group.append(piece)
+        room -= size
+    if group:
+        yield group
+
+
+def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
+    """Return the bits as a filter in the process."""
+
+    def read(view: View) -> Core[MemoryBloomFilter | None]:
+        check_support(TO_MEMORY, state.strategy.name, view.descriptor)
+        source = Source(view)
+        if not (yield from source.begin()):
+            return None
+        check_support(TO_MEMORY, state.strategy.name, discards=source.is_flagged)
+        images = [np.zeros(source.layout.image, np.uint8) for _ in view.shards]
+
+        def write(parts: Sequence[Part]) -> Core[None]:
+            for number, start, data in parts:
+                images[number][start : start + len(data)] = np.frombuffer(data, np.uint8)
+            yield from ()
+
+        if not (yield from source.pour(write, counter(None, 0))):
+            return None
+        return MemoryBloomFilter.of(view.descriptor, images)
+
+    return (yield from in_one_generation(state, read))
+
+
+def export_file(
+    state: FilterState, path: FilePath | BinaryIO, progress: Progress | None
+) -> Core[None]:
+    """Write a filter to a file."""
+
+    def begin(view: View) -> Core[tuple[View, Source] | None]:
+        check_support(EXPORT, state.strategy.name, view.descriptor)
+        source = Source(view)
+        return (view, source) if (yield from source.begin()) else None
+
+    view, source = yield from in_one_generation(state, begin)
+    writer: FileWriter = yield Call(FileWriter, (path, view.descriptor, source.layout))
+
+    def write(parts: Sequence[Part]) -> Core[None]:
+        for part in parts:
+            yield Call(writer.write, (part,))
+
+    try:
+        if not (yield from source.pour(write, counter(progress, source.layout.num_bytes))):
+            state.forget()
+            raise FilterLostError(  # noqa: TRY301 - nothing is left of the file
+                f"filter {state.keys.name!r} was cleared, replaced or lost during {EXPORT}"
+            )
+        yield Call(writer.finish)
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def import_file(
+    state: FilterState, path: FilePath | BinaryIO, *, replace: bool, progress: Progress | None
+) -> Core[None]:
+    """Make a filter of what a file holds, and attach to it."""
+    check_support(IMPORT, state.strategy.name)
+    reader: FileReader = yield Call(FileReader, (path,))
+    try:
+        refuse_other_key(reader.name, reader.descriptor, state.key)
+        prepared = Prepared(
+            state.keys, reader.descriptor, IMPORTED, may_replace=replace, what=IMPORT
+        )
+        count = counter(progress, reader.layout.num_bytes)
+
+        def fill() -> Core[bool]:
+            yield from prepared.begin(reader.layout)
+            while part := (yield Call(reader.read)):
+                yield from prepared.write([part])
+                count(len(part.data))
+            return True
+
+        yield from _make(prepared, fill(), lambda core: core)
+    finally:
+        reader.close()
+    yield from state.attach()
+
+
+def copy_to(
+    state: FilterState,
+    keys: FilterKeys,
+    there: There,
+    *,
+    replace: bool,
+    progress: Progress | None,
+) -> Core[None]:
+    """Copy a filter to keys of another client, and compare what was written with what is there.
+
+    `there` carries out a core over that client.
+    """
+    check_support(COPY, state.strategy.name)
+
+    def work(view: View) -> Core[bool | None]:
+        source = Source(view)
+        if not (yield from source.begin()):
+            return None
+        prepared = Prepared(keys, view.descriptor, COPIED, may_replace=replace, what=COPY)
+        count = counter(progress, 2 * source.layout.num_bytes)
+
+        def write(parts: Sequence[Part]) -> Core[None]:
+            return there(prepared.write(parts, note=True))
+
+        def fill() -> Core[bool]:
+            yield from there(prepared.begin(source.layout, refused=view.header))
+            if not (yield from source.pour(write, count)):
+                return False
+            yield from there(prepared.compare(count))
+            return True
+
+        return (yield from _make(prepared, fill(), there)) or None
+
+    yield from in_one_generation(state, work)
+
+
+def _make(prepared: Prepared, fill: Core[bool], there: There) -> Core[bool]:
+    """Put a generation in its place when it is filled; delete it if that does not succeed."""
+    try:
+        if is_filled := (yield from fill):
+            yield from there(prepared.switch())
+        else:
+            yield from there(prepared.give_up())
+    except GeneratorExit:
+        raise
+    except BaseException:
+        with suppress(RedisError, OSError):
+            yield from there(prepared.give_up())
+        raise
+    return is_filled
+
+
+def counter(progress: Progress | None, whole: int) -> Callable[[int], None]:
+    """Return what reports how many bytes are done, as they are counted."""
+    done = 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done, whole)
+
+    return count

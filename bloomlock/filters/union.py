@@ -1,0 +1,135 @@
+"""All that another filter holds, added to a filter while both are in use.
+
+The bits travel through this client. They are only ever set, so a union may be repeated after any
+error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bloomlock.arrays import np
+from bloomlock.delivery import elsewhere
+from bloomlock.descriptor import has_discards, unflagged
+from bloomlock.effects import ConnectionLost
+from bloomlock.errors import ConfigurationError
+from bloomlock.parallel import in_parallel
+from bloomlock.sizing import FIRST_BYTE
+from bloomlock.strategies.bitmap import merge_part
+
+from .dump import Source, counter, groups
+from .files import Layout, Part
+from .state import in_one_generation
+from .support import FROM_FILTER, FROM_MEMORY, check_support
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from bloomlock.descriptor import Descriptor
+    from bloomlock.effects import Core
+
+    from .dump import Progress
+    from .generation import View
+    from .memory import MemoryBloomFilter
+    from .state import FilterState
+
+    Run = Callable[[Core[Any]], Any]
+
+
+class _ReplacedError(Exception):
+    """The filter that is added to is of another generation."""
+
+
+def update(
+    state: FilterState, run: Run, other: FilterState, other_run: Run, progress: Progress | None
+) -> Core[None]:
+    """Add what another filter holds; `run` and `other_run` carry out cores over their clients."""
+
+    def work(view: View) -> Core[bool | None]:
+        def write(parts: Sequence[Part]) -> Core[None]:
+            return elsewhere(run, _merge(view, parts, FROM_FILTER))
+
+        def read(theirs: View) -> Core[bool | None]:
+            for one, of in ((view, state), (theirs, other)):
+                discards = one.discards
+                check_support(FROM_FILTER, of.strategy.name, one.descriptor, discards=discards)
+            if found := differences(view.descriptor, theirs.descriptor):
+                raise ConfigurationError(
+                    f"filters {state.keys.name!r} and {other.keys.name!r} cannot be combined: "
+                    f"the bits of an item are others ({'; '.join(found)})"
+                )
+            source = Source(theirs)
+            if not (yield from source.begin()):
+                return None
+            check_support(FROM_FILTER, other.strategy.name, discards=source.is_flagged)
+            count = counter(progress, source.layout.num_bytes)
+            return (yield from source.pour(write, count)) or None
+
+        try:
+            yield from elsewhere(other_run, in_one_generation(other, read))
+        except _ReplacedError:
+            return None
+        yield from state.fill.look_after_add(view)
+        return True
+
+    yield from in_one_generation(state, work)
+
+
+def update_from_memory(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
+    """Add what a filter in the process holds."""
+
+    def work(view: View) -> Core[bool | None]:
+        descriptor, discards = view.descriptor, view.discards
+        check_support(FROM_MEMORY, state.strategy.name, descriptor, discards=discards)
+        memory._state.check_same_bits(descriptor)  # noqa: SLF001 - our own class
+        images = memory.images()
+        try:
+            for pieces in groups(Layout.of(descriptor)):
+                # Copies: other threads may be adding, and what is sent again must be the same.
+                parts = [
+                    Part(n, start, images[n][start:stop].tobytes()) for n, start, stop in pieces
+                ]
+                yield from _merge(view, parts, FROM_MEMORY)
+        except _ReplacedError:
+            return None
+        yield from state.fill.look_after_add(view)
+        return True
+
+    yield from in_one_generation(state, work)
+
+
+def _merge(view: View, parts: Sequence[Part], feature: str) -> Core[None]:
+    merges = []
+    for number, start, data in parts:
+        skipped = max(0, FIRST_BYTE - start)
+        bits = np.frombuffer(data, np.uint8)[skipped:]
+        how = {"answers": False, "waits": True, "flagged": False}
+        merges.append(merge_part(view.shards[number], start + skipped, bits, **how))
+    for reply in (yield from in_parallel(merges)):
+        if isinstance(reply, ConnectionLost):
+            raise reply.cause from None
+        if isinstance(reply, Exception):
+            raise reply
+        header, _ = reply
+        if header != view.header:
+            # Bits do not undo a discard.
+            is_same = unflagged(header) == view.header
+            check_support(feature, None, discards=is_same and has_discards(header))
+            raise _ReplacedError
+
+
+def differences(mine: Descriptor, theirs: Descriptor) -> list[str]:
+    """Return "parameter: ... here, ... there" for each on which the bits of an item depend."""
+    pairs = [
+        ("num_bits", mine.size.num_bits, theirs.size.num_bits),
+        ("num_hashes", mine.size.num_hashes, theirs.size.num_hashes),
+        ("shards", mine.size.shards, theirs.size.shards),
+        ("seeds", mine.seeds, theirs.seeds),
+    ]
+    found = [f"{what}: {one} here, {two} there" for what, one, two in pairs if one != two]
+    if mine.key != theirs.key:
+        kinds = ["none" if one is None else f"a {one.kind} one" for one in (mine.key, theirs.key)]
+        same = ", which is another" if kinds[0] == kinds[1] else ""
+        found.append(f"key: {kinds[0]} here, {kinds[1]} there{same}")
+    return found
