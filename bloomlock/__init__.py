@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from .filters.files import FileInfo, verify_file
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
-    from .filters.options import NearCache, Window
-    from .growth import Growth
+    from .filters.options import NearCache
     from .locks._async.lock import (
         AsyncFairLock,
         AsyncLock,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from .locks.events import LockEvent
     from .once import once
     from .planning import Plan, plan
+    from .slice_sizes import Growth, Window
     from .strategies.lock import LockStrategy
 
 __version__ = "0.1.0"
@@ -85,7 +85,7 @@ _MODULES = {
     "FairLock": ".locks._sync.lock",
     "FileInfo": ".filters.files",
     "FilterInfo": ".filters.inspection",
-    "Growth": ".growth",
+    "Growth": ".slice_sizes",
     "Lock": ".locks._sync.lock",
     "LockEvent": ".locks.events",
     "LockStrategy": ".strategies.lock",
@@ -96,7 +96,7 @@ _MODULES = {
     "ReadWriteLock": ".locks._sync.lock",
     "Redlock": ".locks._sync.redlock",
     "ReentrantLock": ".locks._sync.lock",
-    "Window": ".filters.options",
+    "Window": ".slice_sizes",
     "__speed__": ".compiled",
     "once": ".once",
     "plan": ".planning",

@@ -8,9 +8,9 @@ more). A shard of which items were discarded has the flag 2.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from . import native, sizing
+from . import sizing
 from .errors import ConfigurationError
 from .hashing import Hasher
 from .native import NativeHasher
@@ -18,10 +18,9 @@ from .sizing import FIRST_BIT, FIRST_BYTE
 from .slices import Slice, SlicedHasher
 
 if TYPE_CHECKING:
-    from .growth import Growth
     from .hash_keys import HashKey
-    from .sizing import Optimize, Size
-    from .windows import Window
+    from .sizing import Size
+    from .slice_sizes import Growth, Ring
 
 GENERATION_BITS = 48
 HEADER_BYTES = 8
@@ -81,12 +80,7 @@ def has_discards(header: int) -> bool:
 
 
 class Replaced(NamedTuple):
-    """The generation that another one takes the place of.
-
-    Attributes:
-        shards: How many it has.
-        header: That of its shards.
-    """
+    """The generation that another one takes the place of: how many shards, and their header."""
 
     shards: int
     header: int
@@ -99,10 +93,9 @@ class Descriptor:
     Attributes:
         capacity: Distinct items the filter is sized for, n.
         error_rate: False-positive rate at that fill, p.
-        size: Bits, hash functions and shards.
+        size: Bits, hash functions and shards; those of the first slice, where there are slices.
         seeds: One Murmur3 seed for each hash function; None: default hashing.
-        formulas: What gives its sizes and rates: `sizing` for bitmaps, `native` for a filter that
-            the server has itself (BF.*), which places the items.
+        native: Whether the server has the filter itself (BF.*), and places the items.
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "placing" until all its prepared shards are in their places; "closed" while
             a rebuild puts its last items into the generation that comes next.
@@ -110,11 +103,11 @@ class Descriptor:
             "clear", "copy", "import" or "rebuild".
         root: The generation whose items this one has: another one after a rebuild.
         key: What the offsets depend on; None: on the item alone.
-        window: How long items are remembered; None: for ever. `size` is that of one slice then.
+        window: How long items are remembered; None: for ever.
         replaces: While it is placing, what it takes the place of; while it is closed, the
             generation whose header its shards had.
         growth: How it grows; None: not at all.
-        slices: Those of a window, or all that it can have if it grows; `size` is the first one's.
+        slices: Those of a window, or all that it can have if it grows.
         discards: Whether items may have been discarded, as the header of the first shard says; no
             part of what is stored.
     """
@@ -123,13 +116,13 @@ class Descriptor:
     error_rate: float
     size: Size
     seeds: tuple[int, ...] | None = None
-    formulas: Formulas = field(default=sizing, repr=False)
+    native: bool = False
     generation: int = 0
     state: str = READY
     origin: str = CREATE
     root: int = 0
     key: HashKey | None = None
-    window: Window | None = None
+    window: Ring | None = None
     replaces: Replaced | None = None
     growth: Growth | None = None
     slices: tuple[Slice, ...] = ()
@@ -162,23 +155,33 @@ class Descriptor:
     @property
     def epoch_us(self) -> int:
         """Microseconds of an epoch of the window; 0: there is none."""
-        return self.window.slice_us if self.window is not None else 0
+        return self.window.epoch_us if self.window else 0
 
-    def string_bytes(self, slices: int = 1) -> int:
-        """Return the length of a shard's string; of one that grows, with a number of slices."""
+    def shard_bytes(self, slices: int = 1) -> int:
+        """Return the bytes of one shard; of one that grows, with a number of slices."""
         if self.slices:
             return self.slices[-1 if self.window else slices - 1].end_byte
         return FIRST_BYTE + (self.size.shard_bits + 7) // 8
 
+    def string_bytes(self, slices: int = 1) -> int:
+        """Return the length of a shard's string: the header alone if the server has the filter."""
+        return HEADER_BYTES if self.native else self.shard_bytes(slices)
+
     def error_rate_at_fill(self, fill_ratio: float) -> float:
         """Return the chance that an item never added finds all its bits set."""
-        seeded = self.seeds is not None
-        return self.formulas.rate_of(self.size, self.error_rate, fill_ratio, seeded=seeded)
+        size = self.size
+        rate = sizing.error_rate_at_fill(fill_ratio, size.num_hashes)
+        if self.native:
+            return min(rate, self.error_rate)  # instead of filling up it grows
+        if self.seeds is not None:
+            return rate
+        whole = sizing.whole_collisions(fill_ratio, size.shard_bits, size.num_hashes)
+        return min(1.0, rate + whole)
 
     def hasher(self) -> Hasher:
         """Return the hasher that places items in this filter; its key has to be known."""
         size = self.size
-        if self.formulas is native:
+        if self.native:
             return NativeHasher(size.shard_bits, size.num_hashes, size.shards)
         if self.slices:
             return self.sliced_hasher()
@@ -194,11 +197,9 @@ class Descriptor:
 
     @property
     def _secret(self) -> bytes | None:
-        if self.key is None:
-            return None
-        if self.key.secret is None:
+        if self.key is not None and self.key.secret is None:
             raise ConfigurationError("the filter has a key, which was not given")
-        return self.key.secret
+        return None if self.key is None else self.key.secret
 
     def with_key(self, given: HashKey | None) -> Descriptor:
         """Return the same with the secret of the key filled in, which is known to fit."""
@@ -233,41 +234,12 @@ class Descriptor:
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""
-        mine = (self.size, self.seeds, self.formulas, self.key, self.window, self.slices)
-        theirs = (other.size, other.seeds, other.formulas, other.key, other.window, other.slices)
-        return mine == theirs
-
-
-class Formulas(Protocol):
-    """What is computed of sizes and rates; `sizing` documents the functions."""
-
-    def best_num_hashes(self, error_rate: float, optimize: Optimize) -> int:
-        """Return the fewest hash functions that are good enough."""
-
-    def size_for(
-        self,
-        capacity: int,
-        error_rate: float,
-        *,
-        num_hashes: int | None = None,
-        shards: int | None = None,
-        seeded: bool = False,
-    ) -> Size:
-        """Return the smallest filter that holds `capacity` items at `error_rate`."""
-
-    def expected_error_rate(self, count: float, num_bits: int, num_hashes: int) -> float:
-        """Return the false-positive rate after `count` distinct items."""
-
-    def usual_shards(self, size: Size) -> int:
-        """Return how many shards a filter gets by itself, from its size with as few as hold it."""
-
-    def rate_of(self, size: Size, error_rate: float, fill_ratio: float, *, seeded: bool) -> float:
-        """Return the chance that an item never added finds all its bits set."""
-
-    def estimate_count(self, bits_set: float, num_bits: int, num_hashes: int) -> float:
-        """Return the number of distinct items from the number of set bits."""
-
-    def estimate_deviation(
-        self, capacity: float, num_bits: int, num_hashes: int, sampled_bits: int
-    ) -> float:
-        """Return the standard deviation of `estimate_count` at capacity."""
+        mine = (self.size, self.seeds, self.native, self.key, self.window, self.slices)
+        return mine == (
+            other.size,
+            other.seeds,
+            other.native,
+            other.key,
+            other.window,
+            other.slices,
+        )

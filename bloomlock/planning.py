@@ -13,12 +13,13 @@ from numbers import Real
 from typing import TYPE_CHECKING
 
 from .errors import ConfigurationError
-from .parameters import Wanted
+from .spec import RequestedSpec
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from .sizing import Optimize
+    from .slice_sizes import Window
 
 CALL_S = 6.5e-6
 """Of the server for one command, whatever it does: as much as for PING."""
@@ -94,8 +95,7 @@ def plan(
     capacity: int,
     error_rate: float,
     *,
-    window: timedelta | float | None = None,
-    slices: int | None = None,
+    window: timedelta | float | Window | None = None,
     optimize: Optimize | None = None,
     num_hashes: int | None = None,
     shards: int | None = None,
@@ -109,7 +109,6 @@ def plan(
         capacity: Distinct items, n.
         error_rate: False-positive rate when it is full, p.
         window: As of BloomFilter; `capacity` is that of one window.
-        slices: As of BloomFilter.
         optimize: As of BloomFilter.
         num_hashes: As of BloomFilter.
         shards: As of BloomFilter.
@@ -138,18 +137,16 @@ def plan(
         raise ConfigurationError(
             f"batch_size must be a whole number from 1 on, not {batch_size!r:.80}"
         )
-    wanted = Wanted.check(
+    wanted = RequestedSpec.check(
         capacity,
         error_rate,
-        None,
-        shards,
+        shards=shards,
         num_hashes=num_hashes,
         optimize=optimize,
         window=window,
-        slices=slices,
     )
     described = wanted.describe()
-    size, num_bits, shard_bytes = described.size, described.num_bits, described.string_bytes()
+    size, num_bits, shard_bytes = described.size, described.num_bits, described.shard_bytes()
     weighed = size.num_hashes * (LARGE if num_bits > LARGE_BITS else 1.0)
     if wanted.window is not None:
         weighed *= WINDOW

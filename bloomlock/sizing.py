@@ -275,18 +275,6 @@ def usual_shards(size: Size) -> int:
     return min(MAX_SHARDS, max(size.shards, -(-size.num_bits // USUAL_SHARD_BITS)))
 
 
-def rate_of(size: Size, error_rate: float, fill_ratio: float, *, seeded: bool) -> float:  # noqa: ARG001 - of the server's own filters
-    """Return the chance that an item never added finds all its bits set.
-
-    >>> f"{rate_of(size_for(1000, 0.01), 0.01, 0.5, seeded=True):.3f}"
-    '0.125'
-    """
-    rate = error_rate_at_fill(fill_ratio, size.num_hashes)
-    if seeded:
-        return rate
-    return min(1.0, rate + whole_collisions(fill_ratio, size.shard_bits, size.num_hashes))
-
-
 def shard_capacity(capacity: int, shards: int) -> int:
     """Return how many items one of several shards must hold.
 

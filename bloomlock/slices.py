@@ -5,11 +5,14 @@
               slice that is in use, 2 bytes. Growth: how many slices there are beside the first
     slices    bitmaps, one behind the other, each from a whole byte on
 
-Growth appends a slice when the newest one is full. A window is a ring of s + 1 equal slices. Time
-is divided into epochs of window/s by the server's clock, counted from 1970, and epoch e has slice
-e mod (s + 1). Only the newest slice takes items. An item is there if one slice that counts has all
-its bits: each slice of a filter that grows, and those of the last s + 1 epochs with a window. So a
-window remembers an item for its length at least, and for one epoch more at most.
+Only the newest slice takes items. An item is there if one slice that counts has all its bits.
+
+A window is a ring of s + 1 equal slices, each for an even share of the capacity. Time is divided
+into epochs of window/s by the server's clock, counted from 1970, and epoch e has slice
+e mod (s + 1). The slices of the last s + 1 epochs count. So an item is remembered for the window at
+least, and for one epoch more at most.
+
+A filter that grows appends a slice when the newest one is full, and all count.
 
 One script (scripts/items.lua) tests, adds and discards items in one step. With a window an add goes
 on to the epoch of the clock first: it wipes one slice, the one that it adds to, and marks those of
@@ -82,11 +85,8 @@ class Slice(NamedTuple):
 class SliceState:
     """What a client knows of the slices of one shard.
 
-    Args:
-        hasher: Places items in all slices that there can be.
-
     Attributes:
-        hasher: The same.
+        hasher: Places items in all slices that there can be.
         count: How many slices it has, as the last reply said. A number that is wrong costs a round
             trip and nothing else.
         layout: The same as scripts take it; see slices.lua.
@@ -128,13 +128,9 @@ def plain_layout(num_hashes: int) -> bytes:
 def live_slices(
     slices: Sequence[Slice], epoch_us: int, start: bytes, now_us: int
 ) -> Sequence[Slice]:
-    """Return the slices of a shard that count.
+    """Return the slices that count of a shard whose string begins with `start`.
 
-    Args:
-        slices: All that it can have.
-        epoch_us: Microseconds of an epoch of its window; 0: it grows.
-        start: The first bytes of its string.
-        now_us: The server's clock.
+    `epoch_us` is 0 for a filter that grows; `now_us` is the server's clock.
     """
     number, used = _STATE.unpack_from(start, FIRST_BYTE - _STATE.size)
     if not epoch_us:
@@ -151,7 +147,29 @@ def slices_in(start: bytes | memoryview) -> int:
     return 1 + int(number)
 
 
-class SlicedHasher(Hasher):
+class ItemHasher(Hasher):
+    """Decides on the shard of an item. A row is the item, and not its offsets."""
+
+    def shard_of(self, data: bytes) -> int:
+        """Return the shard of an item, where there are several."""
+        raise NotImplementedError
+
+    def locate(self, data: bytes) -> tuple[int, list[int]]:
+        """Return the shard and the item.
+
+        >>> SlicedHasher([Slice(192, 1000, 2, 1e-3, 9, 9)], 0).locate(b"a")
+        (0, b'a')
+        """
+        return 0 if self.shards == 1 else self.shard_of(data), cast("list[int]", data)
+
+    def locate_each(self, items: Sequence[bytes]) -> Located:
+        """Return for each shard where its items stand, and the items."""
+        if self.shards == 1:
+            return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
+        return super().locate_each(items)
+
+
+class SlicedHasher(ItemHasher):
     """Places items in slices, each with bits and hash functions of its own.
 
     It decides on the shard, as any other. A row is the item: where its bits are follows from how
@@ -163,9 +181,6 @@ class SlicedHasher(Hasher):
         shards: Number of shards, S.
         seeds: As for Hasher, with a window.
         key: As for Hasher.
-
-    Attributes:
-        hashes: Offsets of an item in each slice; with a window in any.
     """
 
     def __init__(
@@ -182,25 +197,15 @@ class SlicedHasher(Hasher):
         self.epoch_us = epoch_us
         different = slices[:1] if epoch_us else slices
         self.hashes = tuple(part.num_hashes for part in different)
+        """Offsets of an item in each slice; with a window in any."""
         self._parts = [
             (Hasher(part.bits, part.num_hashes, shards, seeds, key=key), part.first - FIRST_BIT)
             for part in different
         ]
 
-    def locate(self, data: bytes) -> tuple[int, list[int]]:
-        """Return the shard and the item.
-
-        >>> SlicedHasher([Slice(192, 1000, 2, 1e-3, 9, 9)], 0).locate(b"a")
-        (0, b'a')
-        """
-        shard = 0 if self.shards == 1 else self._parts[0][0].locate(data)[0]
-        return shard, cast("list[int]", data)
-
-    def locate_each(self, items: Sequence[bytes]) -> Located:
-        """Return for each shard where its items stand, and the items."""
-        if self.shards == 1:
-            return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
-        return super().locate_each(items)
+    def shard_of(self, data: bytes) -> int:
+        """See ItemHasher.shard_of."""
+        return self._parts[0][0].locate(data)[0]
 
     def place(self, digests: Words) -> tuple[Words, Words]:
         """Return the shards of many items, and the digests."""

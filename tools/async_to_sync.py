@@ -7,7 +7,7 @@ The source is written for asyncio. For threads
 
 - `async` and `await` go, and so do the prefixes of names (`AsyncClaim`, `async_list_filters`,
   `__aenter__`) and of modules (`redis.asyncio`, `_async`);
-- a block `if True:  # ASYNC` goes. What follows it is for threads;
+- a block `if True:  # ASYNC` goes. What follows it is for threads, and so is its `else`;
 - a paragraph of a docstring goes that begins with "With asyncio".
 
 Ruff drops the imports that are of no more use, sorts the rest, and breaks the lines.
@@ -29,6 +29,7 @@ RULES = (
     (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"\bCoroutine\[Any, Any, (\w+)\]", r"\1"),
     (r"\basync (?=def|with|for)", ""),
+    (r"\basync(?=contextmanager)", ""),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basync_(?=[a-z])", ""),
     (r"\b__a(?=(enter|exit)__)", "__"),
@@ -68,11 +69,16 @@ def _without_blocks(text: str) -> str:
     """Leave out the blocks that are for asyncio alone."""
     kept = []
     block: int | None = None
+    is_else = False
     for line in text.splitlines(keepends=True):
         indent = len(line) - len(line.lstrip())
         if block is not None and (indent > block or not line.strip()):
+            if is_else:
+                kept.append(line.removeprefix("    "))
             continue
-        block = indent if line.strip() == "if True:  # ASYNC" else None
+        is_else = block is not None and line.strip() == "else:"
+        if not is_else:
+            block = indent if line.strip() == "if True:  # ASYNC" else None
         if block is None:
             kept.append(line)
     return "".join(kept)

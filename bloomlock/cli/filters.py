@@ -27,6 +27,7 @@ from .options import (
     parameters_of,
     slices_option,
     url_option,
+    window_of,
     window_option,
 )
 from .tables import print_fields, print_json, shown, size_text
@@ -179,6 +180,8 @@ def plan_command(
     rate: float | None,
     server_memory: float | None,
     as_json: bool,
+    window: float | None,
+    slices: int | None,
     **shape: Any,
 ) -> None:
     """Say what a filter for so many different ITEMS takes. It needs no server.
@@ -190,6 +193,7 @@ def plan_command(
         items,
         DEFAULT_ERROR_RATE if error_rate is None else error_rate,
         **shape,
+        window=window_of(window, slices),
         items_per_s=rate,
         server_bytes=None if server_memory is None else server_memory * _GIB,
     )

@@ -154,6 +154,13 @@ _CREATION = (
 )
 
 
+def window_of(window: float | None, slices: int | None) -> bloomlock.Window | None:
+    """Return what --window and --slices say."""
+    if window is None and slices is not None:
+        raise Failure("--slices divides a time window; give --window too")
+    return None if window is None else bloomlock.Window(window, slices)
+
+
 def creation_options(command: F) -> F:
     """Give a command the options of a new filter; `parameters_of` takes them."""
     for option in reversed(_CREATION):
@@ -178,9 +185,10 @@ def parameters_of(
     given = {name: value for name, value in shape.items() if value is not None}
     # Raises for what no filter can have, before anything is sent.
     whole = {"capacity": DEFAULT_CAPACITY, "error_rate": DEFAULT_ERROR_RATE, **given}
-    bloomlock.plan(**whole, window=window, slices=slices)
-    if window is not None:
-        given["window"] = bloomlock.Window(window, slices)
+    divided = window_of(window, slices)
+    bloomlock.plan(**whole, window=divided)
+    if divided is not None:
+        given["window"] = divided
     policies = {"on_full": "grow"} if grow else {}
     strategy = {"strategy": "native"} if native else {}
     secret = {"key": random_key or key} if random_key or key else {}

@@ -20,7 +20,6 @@ import logging
 from itertools import chain, compress, islice, repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, cast, get_args
 
-from bloomlock import native
 from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
 from bloomlock.hashing import EncodedTexts, encode_items, pick
 from bloomlock.strategies.base import BITS_PER_TRIP
@@ -201,7 +200,7 @@ class Chunks:
             # A chunk must not go far beyond what is still free.
             few = BITS_PER_TRIP // state.descriptor.size.num_hashes
             return max(1, few, min(state.items_per_chunk, state.fill.until_look))
-        if self._route == "items" or not (strategy.formulas is native or has_routes(strategy)):
+        if self._route == "items" or not (strategy.name == "native" or has_routes(strategy)):
             return max(1, per_exchange)
         # Of items that may come slowly few are waited for at first.
         self._most = min(state.items_per_chunk, max(per_exchange, 1, 2 * self._most))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES, generation_of, has_discards
-from bloomlock.growth import compound_error_rate
 from bloomlock.keys import discards_key, native_key
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import FIRST_BYTE, error_rate_at_fill, estimate_count, whole_collisions
+from bloomlock.slice_sizes import compound_error_rate
 from bloomlock.slices import live_slices
 from bloomlock.strategies.base import (
     header_command,
@@ -66,7 +66,7 @@ def count_bitmaps(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Count
     if len(known) < len(counts):
         return None
     total, discarded = (sum(column) for column in zip(*known, strict=True))
-    items = descriptor.formulas.estimate_count(total, size.num_bits, size.num_hashes)
+    items = estimate_count(total, size.num_bits, size.num_hashes)
     # An item with a tombstone has its bits still.
     return Counted(max(0, round(items) - discarded), total, discarded=discarded)
 

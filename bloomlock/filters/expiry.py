@@ -23,7 +23,6 @@ from bloomlock.scripts import Script, answer_of
 from bloomlock.strategies.base import header_command, plain_header
 from bloomlock.strategies.bitmap import image_bytes
 
-from .kinds import kind_of
 from .state import in_one_generation
 
 if TYPE_CHECKING:
@@ -169,6 +168,6 @@ def sweep(view: View, stored: Descriptor | None) -> Core[None]:
     header, length = b"", 0
     if stored is not None and not stored.slices:
         header = stored.header.to_bytes(HEADER_BYTES, "big")
-        length = kind_of(stored).string_bytes(stored)
+        length = stored.string_bytes()
     calls = [((shard.key,), (image_bytes(shard), header, length)) for shard in view.shards]
     yield from in_parallel([_SWEEP.call([call], repeatable=True) for call in calls])

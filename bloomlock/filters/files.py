@@ -29,11 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
-from bloomlock import native
 from bloomlock.descriptor import READY
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterMismatchError
 from bloomlock.hash_keys import DIGEST_BYTES, check_key, key_difference
-from bloomlock.stored_descriptor import FIELDS, decode, encode
+from bloomlock.spec import FIELDS, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,7 +162,7 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         descriptor = decode(name, values)
         if descriptor is None:
             raise ConfigurationError("it has no parameters")
-        if descriptor.formulas is native:
+        if descriptor.native:
             raise ConfigurationError("a native filter has no bits to be kept in a file")
         most = len(descriptor.slices) if descriptor.growth else 1
         slices = _number(fields, "image_slices", range(1, most + 1))

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.sizing import FIRST_BYTE
+from bloomlock.sizing import FIRST_BYTE, estimate_count, estimate_deviation
 from bloomlock.strategies.base import header_command, plain_header
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class FillWatch(LockOwner):
 
     def counting(self, descriptor: Descriptor) -> Generator[Slice, int, None]:
         """Yield slices to be counted, get the bits set in each, and draw the conclusions."""
-        size, formulas = descriptor.size, descriptor.formulas
+        size = descriptor.size
         slices = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES)
         sampled = min(SAMPLE_BYTES * 8, size.shard_bits)
         items = 0.0
@@ -173,7 +173,7 @@ class FillWatch(LockOwner):
             first = FIRST_BYTE + (self._samples * 7919 % slices) * SAMPLE_BYTES
             bits = yield Slice(self._samples % size.shards, first)
             filled = bits / sampled * size.shard_bits
-            items += formulas.estimate_count(filled, size.shard_bits, size.num_hashes)
+            items += estimate_count(filled, size.shard_bits, size.num_hashes)
             count = items * size.shards / counted
             deviation = _deviation(descriptor, counted, sampled)
             exact_enough = deviation <= MOST_DEVIATION * descriptor.capacity
@@ -234,7 +234,7 @@ def _deviation(descriptor: Descriptor, counted: int, sampled: int) -> float:
     """
     size, shards = descriptor.size, descriptor.size.shards
     capacity = descriptor.capacity
-    within = descriptor.formulas.estimate_deviation(
+    within = estimate_deviation(
         capacity * counted / shards, size.shard_bits * counted, size.num_hashes, sampled * counted
     )
     return math.hypot(within * shards / counted, math.sqrt(capacity * (shards / counted - 1)))

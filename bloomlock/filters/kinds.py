@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from bloomlock import native
 from bloomlock.commands import encode_command
 from bloomlock.descriptor import (
     HEADER_BYTES,
@@ -42,10 +41,6 @@ class Kind(ABC):
     is_counted = False
     is_sorted = False
 
-    @abstractmethod
-    def string_bytes(self, descriptor: Descriptor, slices: int = 1) -> int:
-        """Return the length of a shard's string; of one that grows, with a number of slices."""
-
     def keys(self, key: str, header: int) -> tuple[str, ...]:  # noqa: ARG002 - all is in the string
         """Return the keys of a shard with this header, beside its string."""
         return ()
@@ -61,10 +56,6 @@ class Kind(ABC):
 
 class Plain(Kind):
     """A bitmap behind the header, in the same string."""
-
-    def string_bytes(self, descriptor: Descriptor, slices: int = 1) -> int:
-        """See Kind.string_bytes."""
-        return descriptor.string_bytes(slices)
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Kind.count.
@@ -93,14 +84,6 @@ class Native(Kind):
     """A Bloom filter that the server has itself, at a key of its own for each generation."""
 
     is_counted = True
-
-    def string_bytes(
-        self,
-        descriptor: Descriptor,  # noqa: ARG002 - the header alone
-        slices: int = 1,  # noqa: ARG002
-    ) -> int:
-        """See Kind.string_bytes."""
-        return HEADER_BYTES
 
     def keys(self, key: str, header: int) -> tuple[str, ...]:
         """See Kind.keys."""
@@ -133,4 +116,4 @@ def kind_of(descriptor: Descriptor) -> Kind:
     """Return what the shards of a filter are."""
     if descriptor.slices:
         return WINDOWED if descriptor.window else SLICED
-    return NATIVE if descriptor.formulas is native else PLAIN
+    return NATIVE if descriptor.native else PLAIN

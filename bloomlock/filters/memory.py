@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.hash_keys import check_key
-from bloomlock.parameters import Wanted
+from bloomlock.spec import RequestedSpec
 
 from . import memory_file
 from .base import Parameters
@@ -90,10 +90,15 @@ class MemoryBloomFilter(Parameters):
         on_full: OnFullHere = "warn",
     ) -> None:
         """Make an empty filter."""
-        wanted = Wanted.check(
-            capacity, error_rate, seeds, shards, key=key, num_hashes=num_hashes, optimize=optimize
-        )
-        descriptor = wanted.describe()
+        descriptor = RequestedSpec.check(
+            capacity,
+            error_rate,
+            seeds=seeds,
+            shards=shards,
+            key=key,
+            num_hashes=num_hashes,
+            optimize=optimize,
+        ).describe()
         refuse = refuses(on_full)
         self._hold(MemoryState(descriptor, MemoryBits(descriptor), refuse=refuse))
 

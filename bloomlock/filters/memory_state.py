@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bloomlock.descriptor import READY
 from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.hashing import encode_item
+from bloomlock.sizing import estimate_count
 
 from .batches import check_batch_size, fail_after, fail_after_adding, take_known
 from .counting import Counted
@@ -135,8 +136,10 @@ class MemoryState:
     def jaccard(self, other: MemoryState) -> float:
         """Return the estimated share of items in both among those in either."""
         counted = self._count(other)
-        size, estimate = self.descriptor.size, self.descriptor.formulas.estimate_count
-        mine, theirs, either = (estimate(bits, size.num_bits, size.num_hashes) for bits in counted)
+        size = self.descriptor.size
+        mine, theirs, either = (
+            estimate_count(bits, size.num_bits, size.num_hashes) for bits in counted
+        )
         return min(1.0, max(0.0, (mine + theirs) / either - 1)) if either else 1.0
 
     def isdisjoint(self, other: MemoryState) -> bool:
@@ -172,9 +175,7 @@ class MemoryState:
     def estimate(self, bits_set: int) -> int:
         """Return the number of distinct items from the number of set bits."""
         size = self.descriptor.size
-        return round(
-            self.descriptor.formulas.estimate_count(bits_set, size.num_bits, size.num_hashes)
-        )
+        return round(estimate_count(bits_set, size.num_bits, size.num_hashes))
 
     def info(self) -> FilterInfo:
         """Return all that is known about the filter."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
-from bloomlock import native
 from bloomlock.errors import ConfigurationError
-from bloomlock.growth import Growth
 from bloomlock.hash_keys import check_key
 from bloomlock.keys import DEFAULT_PREFIX
-from bloomlock.parameters import Wanted, refuse_key
 from bloomlock.runtime.clock import boot_clock
+from bloomlock.slice_sizes import Growth, Window
+from bloomlock.spec import RequestedSpec, refuse_key
 from bloomlock.strategies import SlicedStrategy, make_strategy
 
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
@@ -21,33 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from bloomlock.descriptor import Formulas
+    from bloomlock.descriptor import Descriptor
     from bloomlock.hash_keys import HashKey
     from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
-    from bloomlock.windows import Window as StoredWindow
 
 OnFull = Literal["warn", "raise", "grow"]
 OnFullHere = Literal["warn", "raise"]
 """Of a filter in the process, which does not grow."""
 OnLost = Literal["raise", "recreate"]
 OnUnknown = Literal["raise", "new"]
-
-
-@dataclass(frozen=True)
-class Window:
-    """For how long a filter remembers items; see BloomFilter.
-
-    Attributes:
-        length: A timedelta, or seconds, for which an item is remembered at least.
-        slices: Into how many parts the window is divided. An item is forgotten one of them later at
-            most, 2 to 12. None: 6.
-        refresh: Whether an `add` of an item that is there renews it.
-    """
-
-    length: timedelta | float
-    slices: int | None = None
-    refresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +54,7 @@ class BitsParameters(TypedDict, total=False):
     shards: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class OpenOptions:
     """The options of `open`, checked when they are made; see BloomFilter for what they mean.
 
@@ -81,11 +63,7 @@ class OpenOptions:
         hash_key: The key, checked.
         refuses: Whether a full filter refuses new items.
         caching: How positive answers are kept; None if they are not.
-        refresh: Whether the add of an item that is there renews it, in a filter with a window.
         wanted: Parameters of the filter; None: those that it has.
-
-    Raises:
-        ConfigurationError: If one of them is not usable.
     """
 
     strategy: str | Strategy = "atomic"
@@ -100,53 +78,49 @@ class OpenOptions:
     hash_key: HashKey | None = field(init=False)
     refuses: bool = field(init=False)
     caching: NearCaching | None = field(init=False)
-    wanted: Wanted | None = field(init=False)
+    wanted: RequestedSpec | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Check what was given, and work out what follows from it."""
-        updates = make_strategy(self.strategy)
-        wanted = self._wanted(updates.formulas)
-        hash_key = wanted.key if wanted else check_key(self.key)
-        if updates.formulas is native:
-            refuse_key(hash_key)
+        self.updates = make_strategy(self.strategy)
+        self.wanted = wanted = self._requested()
+        self.hash_key = wanted.key if wanted else check_key(self.key)
+        if self.updates.name == "native":
+            refuse_key(self.hash_key)
         choice("on_lost", self.on_lost, OnLost)
         choice("on_unknown", self.on_unknown, OnUnknown)
         near = self.near_cache
         if not isinstance(near, NearCache):
             near = NearCache(near)
-        caching = NearCaching.check(near.size, near.max_staleness, boot_clock)
+        self.caching = NearCaching.check(near.size, near.max_staleness, boot_clock)
         if not isinstance(self.refresh, bool):
             raise ConfigurationError(f"refresh must be True or False, not {self.refresh!r:.80}")
-        object.__setattr__(self, "wanted", wanted)
-        object.__setattr__(self, "hash_key", hash_key)
-        object.__setattr__(self, "updates", updates)
         if wanted is None:
             choice("on_full", self.on_full, OnFull)
-        object.__setattr__(self, "refuses", self.on_full == "raise")
-        object.__setattr__(self, "caching", caching)
+        self.refuses = self.on_full == "raise"
         if wanted is not None:
-            self.strategy_for(wanted.window, grows=wanted.growth is not None)
+            self.strategy_for(wanted)
 
-    def strategy_for(self, window: StoredWindow | None, *, grows: bool) -> Strategy:
-        """Return the strategy for a filter with this window, or that grows; see `refresh`.
+    def strategy_for(self, spec: RequestedSpec | Descriptor) -> Strategy:
+        """Return the strategy for a filter with these parameters.
 
         Raises:
             ConfigurationError: If the options do not go with it.
         """
-        if self.refresh and not window:
+        if self.refresh and not spec.window:
             raise ConfigurationError("refresh must be False for a filter without a window")
-        if not (window or grows):
+        if not (spec.window or spec.growth):
             return self.updates
-        check_support(WINDOW if window else GROWTH, self.updates.name)
-        if window and self.refuses:
+        check_support(WINDOW if spec.window else GROWTH, self.updates.name)
+        if spec.window and self.refuses:
             raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
         return SlicedStrategy(self.updates.name, refresh=self.refresh)
 
-    def _wanted(self, _formulas: Formulas) -> Wanted | None:
+    def _requested(self) -> RequestedSpec | None:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class FilterOptions(OpenOptions):
     """The options of a filter that is created or attached to."""
 
@@ -158,19 +132,16 @@ class FilterOptions(OpenOptions):
     shards: int | None = None
     window: timedelta | float | Window | None = None
 
-    def _wanted(self, formulas: Formulas) -> Wanted:
-        window, growth = self.window, None
-        if isinstance(window, Window):
-            object.__setattr__(self, "refresh", window.refresh)
-        elif window is not None:
-            window = Window(window)
-        if isinstance(self.on_full, Growth):
-            growth = self.on_full
-        elif choice("on_full", self.on_full, OnFull) == "grow":
+    def _requested(self) -> RequestedSpec:
+        if isinstance(self.window, Window):
+            self.refresh = self.window.refresh
+        growth = self.on_full if isinstance(self.on_full, Growth) else None
+        if growth is None and choice("on_full", self.on_full, OnFull) == "grow":
             growth = Growth()
-        if growth is not None and formulas is not native:
-            check_support(GROWTH, make_strategy(self.strategy).name)
-        return Wanted.check(
+        native = self.updates.name == "native"
+        if growth is not None and not native:
+            check_support(GROWTH, self.updates.name)
+        return RequestedSpec.check(
             self.capacity,
             self.error_rate,
             seeds=self.seeds,
@@ -178,12 +149,9 @@ class FilterOptions(OpenOptions):
             num_hashes=self.num_hashes,
             optimize=self.optimize,
             shards=self.shards,
-            formulas=formulas,
-            window=window.length if window else None,
-            slices=window.slices if window else None,
-            grows=growth is not None,
-            growth=None if growth is None else growth.factor,
-            up_to=None if growth is None else growth.up_to,
+            native=native,
+            window=self.window,
+            growth=growth,
         )
 
 

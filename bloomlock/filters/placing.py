@@ -37,7 +37,7 @@ from bloomlock.parallel import in_parallel
 from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script
 from bloomlock.slot_moves import through_moves
-from bloomlock.stored_descriptor import FIELDS, encode, refuse_unknown_flags
+from bloomlock.spec import FIELDS, encode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 
 from .kinds import kind_of, set_header
@@ -201,7 +201,7 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[int]:
     stays, goes = _around(key, placing)
     prepared = prepared_key(key, placing.generation)
     names = [key, discards_key(key), prepared, discards_key(prepared), *stays, *goes]
-    size = kind_of(placing).string_bytes(placing)
+    size = placing.string_bytes()
     arguments = (bytes_of(placing.header), size, int(is_filled(placing)), len(stays))
     (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
     if isinstance(reply, Exception) and is_missing(reply):
@@ -229,7 +229,7 @@ def _place_watched(key: str, placing: Descriptor) -> Core[int]:
         replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
         _, there, start, length, has_set = check(replies)
         header = header_from_bytes(start)
-        is_short = length < kind_of(placing).string_bytes(placing)
+        is_short = length < placing.string_bytes()
         result = PLACED
         if placing.has_header(plain_header(there)):
             result = IN_PLACE
@@ -256,7 +256,7 @@ def place_commands(key: str, placing: Descriptor) -> list[bytes]:
     """
     stays, goes = _around(key, placing)
     prepared = prepared_key(key, placing.generation)
-    size = kind_of(placing).string_bytes(placing)
+    size = placing.string_bytes()
     commands = [
         encode_command("UNLINK", key, discards_key(key), *goes),
         encode_command("PERSIST", stays[0]),

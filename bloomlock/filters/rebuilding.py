@@ -24,7 +24,7 @@ from bloomlock.descriptor import CLOSED, READY
 from bloomlock.descriptor import REBUILD as REBUILT
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import FilterKeys, prepared_key
-from bloomlock.parameters import Wanted
+from bloomlock.spec import RequestedSpec
 
 from . import answers, switch
 from .batches import Chunks
@@ -118,23 +118,16 @@ class Rebuild:
         made.view = View.of(keys, descriptor)
         return made
 
-    def _wanted(self, old: Descriptor) -> Wanted:
+    def _wanted(self, old: Descriptor) -> RequestedSpec:
         capacity, error_rate, bits = self._asked
-        growth, up_to = None, None
-        if old.growth is not None:
-            growth, up_to = old.growth.factor, old.growth.up_to
-            if up_to is not None and isinstance(capacity, Integral):
-                up_to = max(up_to, int(capacity))
-        asked = Wanted.check(
+        growth = old.growth
+        if growth and growth.up_to is not None and isinstance(capacity, Integral):
+            growth = replace(growth, up_to=max(growth.up_to, int(capacity)))
+        asked = RequestedSpec.check(
             old.capacity if capacity is None else capacity,
             old.error_rate if error_rate is None else error_rate,
-            bits.get("seeds"),
-            bits.get("shards"),
-            num_hashes=bits.get("num_hashes"),
-            optimize=bits.get("optimize"),
-            grows=old.growth is not None,
+            **bits,
             growth=growth,
-            up_to=up_to,
         )
         if asked.seeds and old.key:
             raise ConfigurationError("seeds must be None, as the filter has a key")

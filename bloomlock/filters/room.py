@@ -68,7 +68,7 @@ def check_room(
     answer INFO is taken to have room, and to have one master for each key.
     """
     servers: dict[str, _Server] = {}
-    size = planned.string_bytes(slices)
+    size = planned.shard_bytes(slices)
     shards = range(planned.size.shards)
     replication, crdt, fields, length = yield from _ask_kind_and_room(keys.bits(0))
     if (several := masters_of_a_key(replication, crdt)) is not None:

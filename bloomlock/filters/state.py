@@ -16,8 +16,9 @@ from bloomlock.errors import (
     FilterLostError,
     FilterMismatchError,
 )
-from bloomlock.parameters import Wanted
+from bloomlock.keys import FilterKeys
 from bloomlock.runtime.forks import LockOwner
+from bloomlock.spec import RequestedSpec
 from bloomlock.strategies import BatchStrategies
 
 from .fill import FillWatch
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bloomlock.effects import Core
-    from bloomlock.keys import FilterKeys
 
     from .near_cache import NearCache, NearCaching
     from .options import OpenOptions
@@ -99,7 +99,9 @@ class FilterState(LockOwner):
             discards; 0: of none.
     """
 
-    def __init__(self, keys: FilterKeys, options: OpenOptions, wanted: Wanted | None) -> None:
+    def __init__(
+        self, keys: FilterKeys, options: OpenOptions, wanted: RequestedSpec | None
+    ) -> None:
         """Take checked options; `wanted` is None for a filter that is attached to as it is."""
         super().__init__()
         self.keys = keys
@@ -120,17 +122,19 @@ class FilterState(LockOwner):
         self.near: NearCache | None = None
         self.flagged = 0
 
-    def set_up(self, model: Wanted | Descriptor | None) -> None:
+    def set_up(self, model: RequestedSpec | Descriptor | None) -> None:
         """Take the strategy and the watch of a filter with these parameters; None: a plain one."""
-        grows = model is not None and model.growth is not None
-        window = None if model is None else model.window
-        self.strategy = self.options.updates
-        if model is not None:
-            self.strategy = self.options.strategy_for(window, grows=grows)
-        self.fill = FillWatch(self.keys.name, refuse=self.options.refuses, clock=self.clock)
-        if grows:
+        options = self.options
+        self.strategy = options.updates if model is None else options.strategy_for(model)
+        self.fill = FillWatch(self.keys.name, refuse=options.refuses, clock=self.clock)
+        if model is not None and model.growth:
             self.fill = GrowthWatch(self.keys, self.clock)
         self.for_batches = BatchStrategies(self.strategy)
+
+    @classmethod
+    def of(cls, name: str, options: OpenOptions) -> FilterState:
+        """Return the state of a filter that is created or opened with options."""
+        return cls(FilterKeys(name, options.prefix), options, options.wanted)
 
     @property
     def descriptor(self) -> Descriptor:
@@ -185,7 +189,7 @@ class FilterState(LockOwner):
         view = View.of(self.keys, descriptor)
         follows = self.view is not None and descriptor.continues(self.view.descriptor)
         if self.wanted is None or follows:
-            self.wanted = Wanted.of(descriptor)
+            self.wanted = RequestedSpec.of(descriptor)
         elif descriptor.key is not None and descriptor.key.stored:
             # Made anew by this object it keeps its key, and bits placed with that stay of use.
             self.wanted = replace(self.wanted, key=descriptor.key)

@@ -22,7 +22,7 @@ from bloomlock.descriptor import (
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import FilterMismatchError
 from bloomlock.parallel import in_parallel
-from bloomlock.stored_descriptor import FIELDS, decode, refuse_unknown_flags
+from bloomlock.spec import FIELDS, decode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .kinds import kind_of
@@ -135,7 +135,7 @@ def refuse_wrong_length(
     `found` is its header and its length.
     """
     _, length = found
-    expected = kind_of(descriptor).string_bytes(descriptor)
+    expected = descriptor.string_bytes()
     if length < expected:
         raise FilterMismatchError(
             f"filter {keys.name!r} is damaged: its string {keys.bits(shard)!r} has {length} bytes, "

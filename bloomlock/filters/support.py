@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bloomlock import native
 from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def check_support(
         WINDOW: descriptor is not None and descriptor.window is not None,
         GROWTH: descriptor is not None and descriptor.growth is not None,
         DISCARDS: discards,
-        NATIVE: descriptor is not None and descriptor.formulas is native,
+        NATIVE: descriptor is not None and descriptor.native,
     }
     for kind, is_one in has.items():
         if is_one and kind not in kinds:

@@ -53,7 +53,7 @@ from bloomlock.keys import discards_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 from bloomlock.sizing import MAX_SHARDS
-from bloomlock.stored_descriptor import DamagedDescriptorError
+from bloomlock.spec import DamagedDescriptorError
 from bloomlock.strategies.base import header_command, plain_header
 
 from .kinds import kind_of
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
     from bloomlock.hash_keys import HashKey
     from bloomlock.keys import FilterKeys
-    from bloomlock.parameters import Wanted
+    from bloomlock.spec import RequestedSpec
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ def retried(keys: FilterKeys, step: Callable[[], Core[T]]) -> Core[T]:
 
 def attach(
     keys: FilterKeys,
-    wanted: Wanted | None,
+    wanted: RequestedSpec | None,
     new_generation: Callable[[], int],
     *,
     recreate: bool,
@@ -295,7 +295,7 @@ def _delete_damaged(keys: FilterKeys) -> Core[bool]:
 
 
 def _refuse_other(
-    keys: FilterKeys, wanted: Wanted | None, key: HashKey | None, stored: Descriptor
+    keys: FilterKeys, wanted: RequestedSpec | None, key: HashKey | None, stored: Descriptor
 ) -> None:
     if wanted is None:
         _refuse_other_key(keys, key, stored)
@@ -425,7 +425,7 @@ def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
         Changed: If another client did, and changed the filter again.
     """
     shards = range(placing.size.shards)
-    most = max(1, PLACED_BYTES // kind_of(placing).string_bytes(placing))
+    most = max(1, PLACED_BYTES // placing.string_bytes())
     placed = yield from in_parallel([place(keys, shard, placing) for shard in shards], most)
     if MISSING in placed:
         if not placing.is_same((yield from look(keys)).descriptor):
@@ -462,7 +462,7 @@ def close_shards(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
     From then on no update of the generation before is answered any more. May be repeated.
     """
     old = closed.header if closed.replaces is None else closed.replaces.header
-    arguments = (bytes_of(old), bytes_of(closed.header), kind_of(closed).string_bytes(closed))
+    arguments = (bytes_of(old), bytes_of(closed.header), closed.string_bytes())
     shards = map(keys.bits, range(closed.size.shards))
     calls = [((key, discards_key(key)), arguments) for key in shards]
     answers = yield from in_parallel([_FENCE.call([call], repeatable=True) for call in calls])

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from bloomlock import sizing
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.descriptor import (
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from bloomlock.descriptor import Descriptor, Formulas
+    from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
     from bloomlock.hashing import Hasher
     from bloomlock.slices import SliceState
@@ -109,8 +108,6 @@ class Strategy(ABC):
             the expected one says nothing about them.
         is_exclusive: Whether other clients are kept out while an item is added, so that no other
             strategy may take a batch over.
-        formulas: Those of the filters that it is for. With those of `native` a row is an item: the
-            server places the bits, and no other strategy can take a batch over.
         heeds_discards: Whether its own answers go by the tombstones, as those of the script for
             slices do. A row is an item then, and no other strategy can take a batch over.
         is_forbidden: Whether the server refuses it for good.
@@ -124,7 +121,6 @@ class Strategy(ABC):
     name: str
     is_atomic: bool = True
     is_exclusive: ClassVar[bool] = False
-    formulas: ClassVar[Formulas] = sizing
     heeds_discards: ClassVar[bool] = False
     is_forbidden: bool = False
     may_share_calls: bool = True
@@ -139,7 +135,7 @@ class Strategy(ABC):
 
     def check_filter(self, name: str, stored: Descriptor) -> None:
         """Raise FilterMismatchError if the strategy cannot read the filter of that name."""
-        if stored.formulas is not self.formulas:
+        if stored.native:
             raise FilterMismatchError(
                 f"filter {name!r} was created with strategy 'native', and no other can read it"
             )

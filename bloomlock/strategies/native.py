@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from operator import not_
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
 from hiredis import pack_command
 from redis.exceptions import ResponseError
 
-from bloomlock import native
 from bloomlock.commands import Replies, encode_arguments, encode_command
 from bloomlock.delivery import collect, deliver
 from bloomlock.descriptor import generation_of
@@ -33,7 +32,7 @@ from .base import Segment, Strategy, error_of, header_command, header_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bloomlock.descriptor import Descriptor, Formulas
+    from bloomlock.descriptor import Descriptor
     from bloomlock.hashing import Hasher
 
     from .base import Rows, Shard
@@ -48,7 +47,6 @@ class NativeStrategy(Strategy):
     """One round trip; exact. Rows are the items themselves."""
 
     name = "native"
-    formulas: ClassVar[Formulas] = native
     has_free_repeats = True
     bits_per_exchange = 2**18
 
@@ -57,7 +55,7 @@ class NativeStrategy(Strategy):
 
     def check_filter(self, name: str, stored: Descriptor) -> None:
         """See Strategy.check_filter."""
-        if stored.formulas is not native:
+        if not stored.native:
             raise FilterMismatchError(
                 f"filter {name!r} is a bitmap, which strategy 'native' cannot read; attach to it "
                 "with another strategy"

@@ -26,7 +26,7 @@ CREATION = [
 ]
 ON_SERVERS = [
     ("--window", "soon", "'soon' is no number of seconds, or number with m, h, d or w"),
-    ("--slices", "6", "slices must be None without window="),
+    ("--slices", "6", "--slices divides a time window"),
     ("--name", "", "name must be a text"),
     ("--name", "x" * 1025, "name must be a text"),
 ]
@@ -58,7 +58,7 @@ WORDS = [
     ("filter plan 5 --rate 0", 2, "'--rate': 0.0 is not in the range"),
     ("filter plan 5 --server-memory x", 2, "'--server-memory': 'x' is not a valid float"),
     ("filter plan 1e13", 2, "needs about 2^48"),
-    ("filter plan 5 --slices 6", 2, "slices must be None without window="),
+    ("filter plan 5 --slices 6", 2, "--slices divides a time window"),
     ("filter top --interval x", 2, SECONDS),
     ("server stop --timeout nan", 2, SECONDS),
     ("lock n", 2, "Missing argument 'COMMAND...'"),

@@ -13,8 +13,7 @@ from bloomlock.catalog import delete_filter, list_filters
 from bloomlock.descriptor import READY
 from bloomlock.errors import BloomlockError, FilterLostError, FilterMismatchError
 from bloomlock.keys import FilterKeys
-from bloomlock.parameters import Wanted
-from bloomlock.stored_descriptor import FIELDS, encode
+from bloomlock.spec import FIELDS, RequestedSpec, encode
 
 BITS = "bloomlock:{x}:bits"
 META = "bloomlock:{x}:meta"
@@ -30,7 +29,10 @@ def test_a_filter_of_other_shards_than_usual_is_attached_to_and_made_anew_with_i
     made.add("a")
     usual = BloomFilter("x", 2_000_000, 1e-6, client=r, on_lost="recreate")
     assert usual.exists("a")
-    assert (usual.shards, Wanted.check(2_000_000, 1e-6).describe().size.shards > 1) == (1, True)
+    assert (usual.shards, RequestedSpec.check(2_000_000, 1e-6).describe().size.shards > 1) == (
+        1,
+        True,
+    )
     r.delete(shard_key(0))
     assert usual.add("b")
     assert usual.shards == 1
@@ -78,7 +80,7 @@ TAMPERED = {
 def other_descriptor(client):
     """A descriptor that does not contradict itself, of the same generation."""
     generation = int(client.hget(META, "generation"))
-    return Wanted.check(11000, 0.01, shards=3).describe().with_generation(generation, READY)
+    return RequestedSpec.check(11000, 0.01, shards=3).describe().with_generation(generation, READY)
 
 
 @pytest.mark.parametrize("tampered", TAMPERED)

@@ -10,8 +10,8 @@ import pytest
 from bloomlock import BloomFilter
 from bloomlock.errors import FilterLostError
 from bloomlock.hashing import encode_item
-from bloomlock.parameters import Wanted
 from bloomlock.sizing import FIRST_BIT
+from bloomlock.spec import RequestedSpec
 
 ITEMS = [f"https://example.org/{number}" for number in range(4000)]
 
@@ -19,8 +19,8 @@ ITEMS = [f"https://example.org/{number}" for number in range(4000)]
 @pytest.mark.parametrize("capacity", [41 * 10**9, 3 * 10**11])
 def test_items_spread_over_a_filter_of_billions(capacity, seed):
     """The addressing at the size of the web, of which nothing is allocated."""
-    size = Wanted.check(capacity, 1e-6).describe().size
-    hasher = Wanted.check(capacity, 1e-6).describe().hasher()
+    size = RequestedSpec.check(capacity, 1e-6).describe().size
+    hasher = RequestedSpec.check(capacity, 1e-6).describe().hasher()
     items = [encode_item(str(number)) for number in range(100_000)]
     shards, offsets = hasher.place(hasher.digests(items))
     assert size.shards == 4096

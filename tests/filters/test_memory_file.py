@@ -18,10 +18,9 @@ from bloomlock import MemoryBloomFilter
 from bloomlock.descriptor import READY
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.filters import memory_state
-from bloomlock.parameters import Wanted
-from bloomlock.stored_descriptor import FIELDS, encode
+from bloomlock.spec import FIELDS, RequestedSpec, encode
 
-SAVED = encode(Wanted.check(1_000, 0.01, shards=2).describe().with_generation(1, READY))
+SAVED = encode(RequestedSpec.check(1_000, 0.01, shards=2).describe().with_generation(1, READY))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from bloomlock.filters.memory_bits import PythonBits
 from bloomlock.filters.options import OpenOptions
 from bloomlock.filters.state import FilterState
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
-from bloomlock.parameters import Wanted
+from bloomlock.spec import RequestedSpec
 
 # In a process of its own: one that forks while its threads work should be thrown away. The source
 # of an update is read inside the call, so that the fork comes in the middle of it.
@@ -58,7 +58,7 @@ def test_a_child_that_is_forked_in_the_middle_of_an_update_has_a_filter_of_its_o
 
 
 OWNERS = {
-    "bits": lambda: PythonBits(Wanted.check(100, 0.01).describe().hasher(), []),
+    "bits": lambda: PythonBits(RequestedSpec.check(100, 0.01).describe().hasher(), []),
     "fill": lambda: FillWatch("x", refuse=False),
     "state": lambda: FilterState(FilterKeys("x", DEFAULT_PREFIX), OpenOptions(), None),
 }

@@ -21,8 +21,8 @@ from bloomlock.commands import encode_arguments
 from bloomlock.compiled import check_version, core
 from bloomlock.filters.memory_bits import MemoryBits, PythonBits
 from bloomlock.hashing import Hasher
-from bloomlock.parameters import Wanted
 from bloomlock.sizing import MAX_SHARD_BITS
+from bloomlock.spec import RequestedSpec
 from bloomlock.strategies import Shard, atomic
 from bloomlock.strategies.atomic import Bitfields, encode_few
 
@@ -167,7 +167,9 @@ numbers = st.lists(st.integers(0, 12_000), max_size=60)
 @example(SHAPES[0], [("add_many", [*range(9000), *range(4000)]), ("exists_many", [5, 12_000])], 0)
 @example(SHAPES[1], [("add_many", [1, 1, 2, 1]), ("add", [1, 3, 3])], 0)
 def test_answers_and_bits_are_those_of_python(shape, steps, fill):
-    descriptor = Wanted.check(shape["capacity"], shape.get("error_rate", 1e-6), **rest(shape))
+    descriptor = RequestedSpec.check(
+        shape["capacity"], shape.get("error_rate", 1e-6), **rest(shape)
+    )
     descriptor = descriptor.describe()
     one, two = MemoryBits(descriptor), MemoryBits(descriptor)
     two.engine = PythonBits(in_python(descriptor.hasher()), two.images)

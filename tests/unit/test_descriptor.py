@@ -8,17 +8,16 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from bloomlock import native
+from bloomlock import Growth, Window
 from bloomlock.descriptor import READY, has_unknown_flags, header_of, is_header
 from bloomlock.errors import ConfigurationError, FilterMismatchError
-from bloomlock.parameters import Wanted
 from bloomlock.sizing import MAX_SHARD_BITS, MAX_SHARDS, bits_needed
-from bloomlock.stored_descriptor import FIELDS, decode, encode
+from bloomlock.spec import FIELDS, RequestedSpec, decode, encode
 from bloomlock.strategies.base import header_from_bytes
 
 seeds = st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9, unique=True)
 generations = st.integers(1, 2**48 - 1)
-MADE = Wanted.check(1000, 0.01).describe().with_generation(7, READY)
+MADE = RequestedSpec.check(1000, 0.01).describe().with_generation(7, READY)
 
 
 def stored(fields: dict[str, str]) -> list[bytes | None]:
@@ -29,12 +28,12 @@ def described(**changes: str) -> list[bytes | None]:
     return stored({**encode(MADE), **changes})
 
 
-def assert_read_as_written(wanted: Wanted, generation: int) -> None:
+def assert_read_as_written(wanted: RequestedSpec, generation: int) -> None:
     descriptor = wanted.describe().with_generation(generation, READY)
     read = decode("x", stored(encode(descriptor)))
     assert read == descriptor
     assert not wanted.differences(read)
-    assert not Wanted.of(read).differences(descriptor)
+    assert not RequestedSpec.of(read).differences(descriptor)
 
 
 @given(st.integers(1, 10**9), st.floats(1e-9, 0.9), seeds, generations)
@@ -44,7 +43,7 @@ def test_what_is_stored_is_read(capacity, error_rate, given_seeds, generation):
     num_hashes = len(given_seeds or range(20))
     # Far below 2^40: some shards get more than their part of few items that are large.
     assume(bits_needed(capacity, error_rate, num_hashes) < 2**36)
-    assert_read_as_written(Wanted.check(capacity, error_rate, given_seeds), generation)
+    assert_read_as_written(RequestedSpec.check(capacity, error_rate, seeds=given_seeds), generation)
 
 
 KINDS = [
@@ -52,11 +51,11 @@ KINDS = [
     {"key": True},
     {"optimize": "memory"},
     {"num_hashes": 9, "shards": 5},
-    {"window": 3600, "slices": 6},
-    {"grows": True},
-    {"grows": True, "growth": 2, "up_to": 10**6, "shards": 2, "key": b"k" * 16},
+    {"window": Window(3600, 6)},
+    {"growth": Growth()},
+    {"growth": Growth(2, 10**6), "shards": 2, "key": b"k" * 16},
     {"capacity": 1, "error_rate": 0.5},
-    {"formulas": native},
+    {"native": True},
 ]
 
 
@@ -64,7 +63,7 @@ KINDS = [
 @pytest.mark.parametrize(("capacity", "error_rate"), [(1000, 0.01), (250_000, 1e-9)])
 def test_what_is_stored_of_each_kind_is_read(capacity, error_rate, kind):
     asked = {"capacity": capacity, "error_rate": error_rate} | kind
-    assert_read_as_written(Wanted.check(**asked), 0xABC0)
+    assert_read_as_written(RequestedSpec.check(**asked), 0xABC0)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_what_is_stored_of_each_kind_is_read(capacity, error_rate, kind):
     ids=str,
 )
 def test_what_differs_is_named_with_both_values(asked, says):
-    wanted = Wanted.check(**{"capacity": 1000, "error_rate": 0.01} | asked)
+    wanted = RequestedSpec.check(**{"capacity": 1000, "error_rate": 0.01} | asked)
     found = wanted.differences(MADE)
     assert any(each.startswith(says) for each in found), found
 
@@ -158,7 +157,7 @@ def test_any_descriptor_is_read_or_refused_with_one_sentence(changes):
     except FilterMismatchError as error:
         assert len(str(error)) < 500
     else:
-        assert read is None or read.size == Wanted.of(read).describe().size
+        assert read is None or read.size == RequestedSpec.of(read).describe().size
 
 
 @given(st.integers(1, 10**400), st.floats(0, 1), seeds, st.none() | st.integers(1, 4096))
@@ -166,6 +165,8 @@ def test_any_descriptor_is_read_or_refused_with_one_sentence(changes):
 @example(10**5000, 0.01, None, None)
 def test_any_parameters_are_described_or_refused(capacity, error_rate, given_seeds, shards):
     with contextlib.suppress(ConfigurationError):
-        made = Wanted.check(capacity, error_rate, given_seeds, shards).describe()
+        made = RequestedSpec.check(
+            capacity, error_rate, seeds=given_seeds, shards=shards
+        ).describe()
         assert made.size.shard_bits <= MAX_SHARD_BITS
         assert made.size.shards <= MAX_SHARDS

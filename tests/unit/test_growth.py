@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomlock.errors import ConfigurationError
-from bloomlock.growth import (
+from bloomlock.sizing import FIRST_BIT, best_num_hashes, estimate_deviation, small_filter_rate
+from bloomlock.slice_sizes import (
     GROWTH,
     MAX_GROWTH,
-    MAX_SLICES,
     MAX_STRING_BITS,
+    MOST_SLICES,
     Growth,
     compound_error_rate,
     slice_error_rate,
     slices_for,
 )
-from bloomlock.parameters import Wanted
-from bloomlock.sizing import FIRST_BIT, best_num_hashes, estimate_deviation, small_filter_rate
+from bloomlock.spec import RequestedSpec
 
 CAPACITIES = st.integers(1, 10**7)
 RATES = st.floats(1e-9, 0.3)
@@ -27,14 +27,15 @@ FACTORS = st.integers(2, MAX_GROWTH)
 
 
 def described(capacity, rate, **options):
-    return Wanted.check(capacity, rate, grows=True, **options).describe()
+    growth = Growth(**{name: options.pop(name) for name in ("factor", "up_to") & options.keys()})
+    return RequestedSpec.check(capacity, rate, growth=growth, **options).describe()
 
 
 @given(CAPACITIES, RATES, FACTORS, st.integers(1, 20))
 def test_the_rates_of_all_slices_at_their_room_keep_the_rate_of_the_filter(
     capacity, rate, factor, shards
 ):
-    found = described(capacity, rate, growth=factor, shards=shards)
+    found = described(capacity, rate, factor=factor, shards=shards)
     rates = [
         small_filter_rate(part.room, part.bits, part.num_hashes, seeded=False)
         for part in found.slices
@@ -57,7 +58,7 @@ def test_a_slice_holds_its_items_before_it_is_full(capacity, rate, shards):
 
 @given(CAPACITIES, RATES, FACTORS)
 def test_slices_lie_behind_one_another_and_begin_at_bytes(capacity, rate, factor):
-    found = described(capacity, rate, growth=factor)
+    found = described(capacity, rate, factor=factor)
     assert found.size.shard_bits == found.slices[0].bits
     assert found.slices[0].first == FIRST_BIT
     for one, following in zip(found.slices, found.slices[1:], strict=False):
@@ -66,14 +67,14 @@ def test_slices_lie_behind_one_another_and_begin_at_bytes(capacity, rate, factor
         assert 0 <= following.first - (one.first + one.bits) < 8
         assert following.capacity == factor * one.capacity
     assert found.slices[-1].first + found.slices[-1].bits <= MAX_STRING_BITS
-    assert len(found.slices) <= MAX_SLICES
+    assert len(found.slices) <= MOST_SLICES
 
 
 @given(st.integers(1, 10**6), RATES, FACTORS, st.integers(1, 1000))
 def test_it_holds_up_to_items_and_has_no_slice_too_many(capacity, rate, factor, times):
     up_to = capacity * times
     try:
-        found = described(capacity, rate, growth=factor, up_to=up_to)
+        found = described(capacity, rate, factor=factor, up_to=up_to)
     except ConfigurationError as error:
         assert "up_to must be at most" in str(error)
         return

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import flat_options
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock import BloomFilter, plan
+from bloomlock import BloomFilter, Window, plan
 from bloomlock.errors import ConfigurationError
 from bloomlock.planning import COMMAND_S
 
@@ -33,9 +32,9 @@ def test_a_filter_has_what_was_planned(r, optimize, shards):
 
 @pytest.mark.parametrize("slices", [6, 12])
 def test_a_filter_with_a_window_has_what_was_planned(r, slices):
-    shape = {"window": 3600, "slices": slices, "optimize": "memory"}
+    shape = {"window": Window(3600, slices), "optimize": "memory"}
     planned = plan(200_000, 1e-4, **shape)
-    info = BloomFilter("x", 200_000, 1e-4, client=r, **flat_options.given(shape)).info()
+    info = BloomFilter("x", 200_000, 1e-4, client=r, **shape).info()
     assert (planned.num_bits, planned.num_hashes, planned.shards) == (
         info.num_bits,
         info.num_hashes,

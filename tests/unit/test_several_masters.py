@@ -9,7 +9,7 @@ from bloomlock.effects import Request
 from bloomlock.errors import ConfigurationError
 from bloomlock.filters.room import check_room, masters_of_a_key
 from bloomlock.keys import FilterKeys
-from bloomlock.parameters import Wanted
+from bloomlock.spec import RequestedSpec
 
 CRDT_CONFIG = [b"crdt.config", -2, [b"admin"], 0, 0, 0]
 """As COMMAND INFO describes a command that a server has."""
@@ -25,7 +25,7 @@ DENIED = NoPermissionError("this user has no permissions to run the command")
 
 def create(replication, crdt):
     """Look for room, answered by hand as such a server does; return what is asked next."""
-    wanted = Wanted.check(1000, 1e-6)
+    wanted = RequestedSpec.check(1000, 1e-6)
     core = check_room(FilterKeys("pages"), wanted.describe(), replaces=False)
     request = next(core)
     assert isinstance(request, Request)

@@ -14,7 +14,6 @@ from bloomlock import MemoryBloomFilter
 from bloomlock.bitmaps import rows_missing, set_rows
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import Hasher
-from bloomlock.parameters import Wanted
 from bloomlock.sizing import (
     FIRST_BIT,
     FIRST_BYTE,
@@ -32,6 +31,7 @@ from bloomlock.sizing import (
     small_filter_rate,
     whole_collisions,
 )
+from bloomlock.spec import RequestedSpec
 
 MOVES = range(-4, 5)
 TINY = [(1, 1e-15), (112, 1e-15), (3_000, 1e-15), (140, 1e-12), (168, 1e-10), (186, 1e-9)]
@@ -119,14 +119,14 @@ def test_large_filters_take_as_many_shards_as_they_need():
 
 @pytest.mark.parametrize("exponent", range(3, 11))
 def test_a_filter_takes_shards_of_a_few_mebibytes_by_itself(exponent):
-    whole = Wanted.check(10**exponent, 1e-6).describe().size
+    whole = RequestedSpec.check(10**exponent, 1e-6).describe().size
     least = size_for(10**exponent, 1e-6)
     assert least.shards <= whole.shards <= MAX_SHARDS
     # Answers come with a bitmap of up to 8 MiB, and more shards cost hardly any memory.
     assert whole.shard_bits < 8 * 2**23 or whole.shards == MAX_SHARDS
     assert whole.shards == 1 or whole.num_bits < 1.005 * least.num_bits
     assert whole.shards == 1 or whole.num_bits > (whole.shards - 1) * 6 * 2**23
-    assert Wanted.check(10**exponent, 1e-6, shards=least.shards).describe().size == least
+    assert RequestedSpec.check(10**exponent, 1e-6, shards=least.shards).describe().size == least
 
 
 def test_no_shard_gets_more_items_than_it_is_sized_for():

@@ -11,41 +11,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bloomlock.sizing import best_num_hashes
+from bloomlock.slice_sizes import MAX_SLICES, MIN_SLICES, Ring, Window, check_window
 from bloomlock.slices import live_slices
-from bloomlock.windows import MAX_SLICES, MIN_SLICES, Window, check_window, read_window
 
 DAY_US = 86_400 * 10**6
 SLICES = range(MIN_SLICES, MAX_SLICES + 1)
-windows = st.builds(Window, st.integers(3_000_000, 3650 * DAY_US), st.sampled_from(SLICES))
+windows = st.builds(Ring, st.integers(3_000_000, 3650 * DAY_US), st.sampled_from(SLICES))
+
+
+def best(ring, error_rate):
+    return best_num_hashes(ring.slice_rate(error_rate))
 
 
 @given(windows, st.integers(10**15, 4 * 10**15), st.integers(0, 10**10))
 def test_an_item_is_remembered_for_the_window_and_one_slice(window, added_us, later_us):
     """Whatever was added since: nothing depends on a client that adds in time."""
-    ring = window.ring(1000, 1e-3, window.size_for(1000, 1e-3, shards=1))
-    epoch = added_us // window.slice_us
+    ring = window.divide(1000, 1e-3, window.size_for(1000, 1e-3, 9, shards=1))
+    epoch = added_us // window.epoch_us
     added_to = ring[epoch % len(ring)]
-    for after_us in (later_us, window.length_us, window.length_us + window.slice_us + 1):
+    for after_us in (later_us, window.length_us, window.length_us + window.epoch_us + 1):
         now_us = added_us + after_us
-        now = now_us // window.slice_us
+        now = now_us // window.epoch_us
         for newest in {epoch, max(epoch, now - 1), now}:
             # That of the item may have gone to a later epoch.
             is_kept = newest < epoch + len(ring)
             start = bytes(8) + struct.pack(">QH6x", newest, is_kept << epoch % len(ring))
-            is_live = added_to in live_slices(ring, window.slice_us, start, now_us)
+            is_live = added_to in live_slices(ring, window.epoch_us, start, now_us)
             if after_us <= window.length_us:
                 assert is_live
-            if after_us >= window.slice_us * (window.slices + 1):
+            if after_us >= window.epoch_us * (window.slices + 1):
                 assert not is_live
     longest = window.length_us * (1 + 1 / window.slices) + window.slices + 1
-    assert window.slice_us * (window.slices + 1) <= longest
+    assert window.epoch_us * (window.slices + 1) <= longest
 
 
 @pytest.mark.parametrize("slices", [2, 6, 12])
 @pytest.mark.parametrize("error_rate", [1e-3, 1e-6])
 def test_the_size_keeps_the_rate_and_is_not_too_large(slices, error_rate):
-    window = Window(7 * DAY_US, slices)
-    size = window.size_for(100_000, error_rate)
+    window = Ring(7 * DAY_US, slices)
+    size = window.size_for(100_000, error_rate, best(window, error_rate))
     assert size.shards == 1
     items = window.slice_items(100_000)
     assert (slices + 1) * items >= 100_000
@@ -59,8 +64,8 @@ def test_the_size_keeps_the_rate_and_is_not_too_large(slices, error_rate):
 def test_the_rate_of_all_live_slices_together_is_that_asked_for(slices):
     """All slices full: a mistake is one slice that has all k bits."""
     chance = np.random.default_rng(slices)
-    window, capacity, rate = Window(7 * DAY_US, slices), 30_000, 1e-2
-    size = window.size_for(capacity, rate)
+    window, capacity, rate = Ring(7 * DAY_US, slices), 30_000, 1e-2
+    size = window.size_for(capacity, rate, best(window, rate))
     each, asked = window.slice_items(capacity), 100_000
     probes = chance.integers(size.shard_bits, size=(asked, size.num_hashes))
     found = np.zeros(asked, bool)
@@ -74,5 +79,5 @@ def test_the_rate_of_all_live_slices_together_is_that_asked_for(slices):
 
 
 def test_windows_in_seconds_and_as_timedelta_are_the_same():
-    assert check_window(90, 6) == check_window(timedelta(seconds=90), 6) == Window(90_000_000, 6)
-    assert read_window(Window(90_000_000, 6).written) == Window(90_000_000, 6)
+    seconds, length = Window(90, 6), Window(timedelta(seconds=90), 6)
+    assert check_window(seconds) == check_window(length) == Ring(90_000_000, 6)

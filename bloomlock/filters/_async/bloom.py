@@ -14,23 +14,25 @@ from bloomlock.filters import (
 )
 from bloomlock.filters.memory import MemoryBloomFilter
 from bloomlock.filters.options import FilterOptions, OpenOptions
+from bloomlock.filters.state import FilterState
 from bloomlock.keys import DEFAULT_PREFIX
 
 from .claims import AsyncClaimableFilter
 from .whole import AsyncWholeFilter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Generator, Iterable, Sequence
     from datetime import timedelta
     from typing import Any, Literal, Self
 
-    from bloomlock.filters.async_connected import AsyncClient
     from bloomlock.filters.batches import Route
     from bloomlock.filters.inspection import FilterInfo
-    from bloomlock.filters.options import NearCache, OnFull, OnLost, OnUnknown, Window
-    from bloomlock.growth import Growth
+    from bloomlock.filters.options import NearCache, OnFull, OnLost, OnUnknown
     from bloomlock.sizing import Optimize
+    from bloomlock.slice_sizes import Growth, Window
     from bloomlock.strategies import Strategy
+
+    from .connected import AsyncClient
 
 Item = TypeVar("Item", bound=str | bytes)
 
@@ -146,7 +148,10 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
             on_unknown=on_unknown,
             prefix=prefix,
         )
-        self._start(name, options, client)
+        self._connect(FilterState.of(name, options), client)
+        if True:  # ASYNC
+            return
+        self._attach()
 
     @classmethod
     async def open(
@@ -518,3 +523,37 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
             And as the class.
         """
         await self._run(self._state.attach())
+
+    if True:  # ASYNC
+
+        def __await__(self) -> Generator[Any, None, Self]:
+            """Create the filter or attach to it now, and return it."""
+            return self._attach().__await__()
+
+    else:
+
+        def __contains__(self, item: str | bytes) -> bool:
+            """Return `exists(item)`."""
+            return self.exists(item)
+
+        def __len__(self) -> int:
+            """Return `count()`. So `if pages:` asks the server; an empty filter is False."""
+            return self.count()
+
+        def __ior__(self, other: AsyncBloomFilter | MemoryBloomFilter) -> Self:
+            """Add everything that another filter holds, as `update`.
+
+            >>> from bloomlock import BloomFilter
+            >>> from bloomlock.server import PrivateServer
+            >>> with PrivateServer() as server:
+            ...     seen = BloomFilter("seen", 1000, client=server.url)
+            ...     more = BloomFilter("more", 1000, client=server.url)
+            ...     more.update(["a", "b"])
+            ...     seen |= more
+            ...     "a" in seen
+            True
+            """
+            if not isinstance(other, (AsyncBloomFilter, MemoryBloomFilter)):
+                return NotImplemented
+            self.update(other)
+            return self

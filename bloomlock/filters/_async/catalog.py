@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bloomlock.filters import renaming, switch
-from bloomlock.filters.async_connected import async_connected
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
+
+from .connected import async_connected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bloomlock.filters.async_connected import AsyncClient
+    from .connected import AsyncClient
 
 
 KEYS_PER_SCAN = 1000
@@ -76,7 +77,8 @@ async def async_delete_filter(
     """
     keys = FilterKeys(name, prefix)
     async with async_connected(client) as (_, runtime):
-        return await runtime.run(switch.delete(keys))
+        deleted: bool = await runtime.run(switch.delete(keys))
+        return deleted
 
 
 async def async_rename_filter(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.filters import claim_lists, claims, inspection
-from bloomlock.filters.async_connected import AsyncConnectedFilter
 from bloomlock.filters.claim import ClaimBase, sessions_of
 from bloomlock.filters.claim_session import TTL_SECONDS, ClaimOptions, abandon_many, commit_many
 from bloomlock.filters.claims import USUAL_EXPIRED
+
+from .connected import AsyncConnectedFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence

@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING
 from bloomlock.delivery import elsewhere
 from bloomlock.errors import ConfigurationError
 from bloomlock.filters import dump, expiry, rebuilding, renaming, union
-from bloomlock.filters.async_connected import AsyncConnectedFilter
 from bloomlock.filters.options import OpenOptions
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
+
+from .connected import AsyncConnectedFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime, timedelta
     from typing import BinaryIO, Literal, Self
 
-    from bloomlock.filters.async_connected import AsyncClient
     from bloomlock.filters.dump import Progress
     from bloomlock.filters.files import FilePath
     from bloomlock.filters.options import BitsParameters, NearCache, OnFull, OnLost, OnUnknown
     from bloomlock.filters.rebuilding import Items
     from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
+
+    from .connected import AsyncClient
 
 
 class AsyncWholeFilter(AsyncConnectedFilter):

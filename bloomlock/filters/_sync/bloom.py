@@ -15,6 +15,7 @@ from bloomlock.filters import (
 )
 from bloomlock.filters.memory import MemoryBloomFilter
 from bloomlock.filters.options import FilterOptions, OpenOptions
+from bloomlock.filters.state import FilterState
 from bloomlock.keys import DEFAULT_PREFIX
 
 from .claims import ClaimableFilter
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from typing import Any, Literal, Self
 
     from bloomlock.filters.batches import Route
-    from bloomlock.filters.connected import Client
     from bloomlock.filters.inspection import FilterInfo
-    from bloomlock.filters.options import NearCache, OnFull, OnLost, OnUnknown, Window
-    from bloomlock.growth import Growth
+    from bloomlock.filters.options import NearCache, OnFull, OnLost, OnUnknown
     from bloomlock.sizing import Optimize
+    from bloomlock.slice_sizes import Growth, Window
     from bloomlock.strategies import Strategy
+
+    from .connected import Client
 
 Item = TypeVar("Item", bound=str | bytes)
 
@@ -143,7 +145,8 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             on_unknown=on_unknown,
             prefix=prefix,
         )
-        self._start(name, options, client)
+        self._connect(FilterState.of(name, options), client)
+        self._attach()
 
     @classmethod
     def open(
@@ -508,3 +511,29 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             And as the class.
         """
         self._run(self._state.attach())
+
+    def __contains__(self, item: str | bytes) -> bool:
+        """Return `exists(item)`."""
+        return self.exists(item)
+
+    def __len__(self) -> int:
+        """Return `count()`. So `if pages:` asks the server; an empty filter is False."""
+        return self.count()
+
+    def __ior__(self, other: BloomFilter | MemoryBloomFilter) -> Self:
+        """Add everything that another filter holds, as `update`.
+
+        >>> from bloomlock import BloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     seen = BloomFilter("seen", 1000, client=server.url)
+        ...     more = BloomFilter("more", 1000, client=server.url)
+        ...     more.update(["a", "b"])
+        ...     seen |= more
+        ...     "a" in seen
+        True
+        """
+        if not isinstance(other, (BloomFilter, MemoryBloomFilter)):
+            return NotImplemented
+        self.update(other)
+        return self

@@ -6,13 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bloomlock.filters import renaming, switch
-from bloomlock.filters.connected import connected
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
+
+from .connected import connected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bloomlock.filters.connected import Client
+    from .connected import Client
 
 
 KEYS_PER_SCAN = 1000
@@ -73,7 +74,8 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
     """
     keys = FilterKeys(name, prefix)
     with connected(client) as (_, runtime):
-        return runtime.run(switch.delete(keys))
+        deleted: bool = runtime.run(switch.delete(keys))
+        return deleted
 
 
 def rename_filter(

@@ -9,7 +9,8 @@ from bloomlock.filters import claim_lists, claims, inspection
 from bloomlock.filters.claim import ClaimBase, sessions_of
 from bloomlock.filters.claim_session import TTL_SECONDS, ClaimOptions, abandon_many, commit_many
 from bloomlock.filters.claims import USUAL_EXPIRED
-from bloomlock.filters.connected import ConnectedFilter
+
+from .connected import ConnectedFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING
 from bloomlock.delivery import elsewhere
 from bloomlock.errors import ConfigurationError
 from bloomlock.filters import dump, expiry, rebuilding, renaming, union
-from bloomlock.filters.connected import ConnectedFilter
 from bloomlock.filters.options import OpenOptions
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
+
+from .connected import ConnectedFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime, timedelta
     from typing import BinaryIO, Literal, Self
 
-    from bloomlock.filters.connected import Client
     from bloomlock.filters.dump import Progress
     from bloomlock.filters.files import FilePath
     from bloomlock.filters.options import BitsParameters, NearCache, OnFull, OnLost, OnUnknown
     from bloomlock.filters.rebuilding import Items
     from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
+
+    from .connected import Client
 
 
 class WholeFilter(ConnectedFilter):

@@ -1,0 +1,169 @@
+"""What a filter object stands on: its client, its runtime, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bloomlock.filters.base import FilterBase
+from bloomlock.filters.claim_session import Keeper
+from bloomlock.filters.state import FilterState
+
+if True:  # ASYNC
+    from bloomlock.filters.coalescing import Coalescer
+    from bloomlock.locks.async_watchdog import watchdog_of_loop
+    from bloomlock.runtime.clients import async_client, close_async_client
+    from bloomlock.runtime.tasks import Tasks, tasks_for
+else:
+    from bloomlock.locks.watchdog import WATCHDOG
+    from bloomlock.runtime.clients import sync_client
+    from bloomlock.runtime.threads import threads_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+    from typing import Self
+
+    import redis.asyncio
+
+    from bloomlock.effects import Core
+    from bloomlock.filters.options import OpenOptions
+    from bloomlock.keys import FilterKeys
+
+    AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
+
+T = TypeVar("T")
+
+if True:  # ASYNC
+    ITEMS_PER_CHUNK = 2**14
+    """Items of a batch are hashed and placed on the loop; this number takes some milliseconds."""
+
+
+class AsyncConnectedFilter(FilterBase):
+    """A filter object with a client; one for asyncio connects at the first use."""
+
+    @classmethod
+    def _of(cls, name: str, options: OpenOptions, client: AsyncClient) -> Self:
+        """Return an object that is not attached yet."""
+        made = cls.__new__(cls)
+        made._connect(FilterState.of(name, options), client)
+        return made
+
+    def _sibling(self, keys: FilterKeys, client: AsyncClient) -> Self:
+        """Return an object of the same options that is not attached yet."""
+        made = type(self).__new__(type(self))
+        made._connect(self._state.sibling(keys), client)
+        return made
+
+    async def _opened(self, keys: FilterKeys) -> Self:
+        return await self._sibling(keys, self._client)._attach()
+
+    async def _attach(self) -> Self:
+        try:
+            await self._run(self._state.attach())
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    if True:  # ASYNC
+
+        def _connect(self, state: FilterState, client: AsyncClient) -> None:
+            state.items_per_chunk = ITEMS_PER_CHUNK
+            self._state = state
+            self._client = client
+            self._owns_client = False
+            self._runtime: Tasks | None = None
+            self._coalescer: Coalescer | None = None
+
+        async def _connected(self) -> Tasks:
+            if self._runtime is None:
+                made, owned = await async_client(self._client)
+                if self._runtime is None:
+                    self._client, self._owns_client = made, owned
+                    self._runtime = tasks_for(made)
+                elif owned:
+                    # Another task was faster while this one connected.
+                    await close_async_client(made)
+            return self._runtime
+
+        def _calls(self) -> Coalescer:
+            """Return what carries out single calls on the running loop."""
+            found = self._coalescer
+            if found is None or found.loop is not asyncio.get_running_loop():
+                found = self._coalescer = Coalescer(self._state, self._run)
+            return found
+
+        async def _run(self, core: Core[T]) -> T:
+            return await (await self._connected()).run(core)
+
+        async def _keeper(self) -> Keeper:
+            return Keeper(await self._connected(), watchdog_of_loop())
+
+        async def close(self) -> None:
+            """Close the client if this object made it; calls not sent yet raise BloomlockError."""
+            if self._coalescer is not None:
+                self._coalescer.close()
+                self._coalescer = None
+            if self._runtime is not None and self._owns_client:
+                await self._runtime.close_client()
+            elif self._runtime is not None:
+                await self._runtime.release_idle()
+
+        async def __aenter__(self) -> Self:
+            """Create the filter or attach to it, unless that was done."""
+            return self if self._state.view is not None else await self._attach()
+
+    else:
+
+        def _connect(self, state: FilterState, client: AsyncClient) -> None:
+            self._state = state
+            self._client, self._owns_client = sync_client(client)
+            self._runtime = threads_for(self._client)
+
+        def _run(self, core: Core[T]) -> T:
+            return self._runtime.run(core)
+
+        def _keeper(self) -> Keeper:
+            return Keeper(self._runtime, WATCHDOG)
+
+        def close(self) -> None:
+            """Give back the connections; closes the client only if this object made it."""
+            self._runtime.close()
+            if self._owns_client:
+                self._client.close()
+
+        def __enter__(self) -> Self:
+            """Return the filter itself."""
+            return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+
+@asynccontextmanager
+async def async_connected(client: AsyncClient) -> AsyncIterator[tuple[Any, Any]]:
+    """Give a client and its runtime for some requests; close what is made for them."""
+    if True:  # ASYNC
+        made, owned = await async_client(client)
+        try:
+            yield made, tasks_for(made)
+        finally:
+            if owned:
+                await close_async_client(made)
+    else:
+        made, owned = sync_client(client)
+        runtime = threads_for(made)
+        try:
+            yield made, runtime
+        finally:
+            runtime.close()
+            if owned:
+                made.close()

@@ -1,0 +1,100 @@
+# Written by tools/async_to_sync.py from bloomlock/filters/_async/connected.py; change that.
+"""What a filter object stands on: its client, its runtime, its end."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bloomlock.filters.base import FilterBase
+from bloomlock.filters.claim_session import Keeper
+from bloomlock.filters.state import FilterState
+from bloomlock.locks.watchdog import WATCHDOG
+from bloomlock.runtime.clients import sync_client
+from bloomlock.runtime.threads import threads_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+    import redis
+
+    from bloomlock.effects import Core
+    from bloomlock.filters.options import OpenOptions
+    from bloomlock.keys import FilterKeys
+
+    Client = redis.Redis | redis.RedisCluster | str | None
+
+T = TypeVar("T")
+
+
+class ConnectedFilter(FilterBase):
+    """A filter object with a client; one for asyncio connects at the first use."""
+
+    @classmethod
+    def _of(cls, name: str, options: OpenOptions, client: Client) -> Self:
+        """Return an object that is not attached yet."""
+        made = cls.__new__(cls)
+        made._connect(FilterState.of(name, options), client)
+        return made
+
+    def _sibling(self, keys: FilterKeys, client: Client) -> Self:
+        """Return an object of the same options that is not attached yet."""
+        made = type(self).__new__(type(self))
+        made._connect(self._state.sibling(keys), client)
+        return made
+
+    def _opened(self, keys: FilterKeys) -> Self:
+        return self._sibling(keys, self._client)._attach()
+
+    def _attach(self) -> Self:
+        try:
+            self._run(self._state.attach())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _connect(self, state: FilterState, client: Client) -> None:
+        self._state = state
+        self._client, self._owns_client = sync_client(client)
+        self._runtime = threads_for(self._client)
+
+    def _run(self, core: Core[T]) -> T:
+        return self._runtime.run(core)
+
+    def _keeper(self) -> Keeper:
+        return Keeper(self._runtime, WATCHDOG)
+
+    def close(self) -> None:
+        """Give back the connections; closes the client only if this object made it."""
+        self._runtime.close()
+        if self._owns_client:
+            self._client.close()
+
+    def __enter__(self) -> Self:
+        """Return the filter itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+@contextmanager
+def connected(client: Client) -> Iterator[tuple[Any, Any]]:
+    """Give a client and its runtime for some requests; close what is made for them."""
+    made, owned = sync_client(client)
+    runtime = threads_for(made)
+    try:
+        yield made, runtime
+    finally:
+        runtime.close()
+        if owned:
+            made.close()

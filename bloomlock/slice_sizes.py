@@ -1,0 +1,334 @@
+"""How a filter is divided into slices: those of a time window, and those of growth. Pure.
+
+With r = 1/2 slice j of a filter that grows is sized for the rate p (1 - r) r^j. An item never added
+is taken for a seen one if any slice says so, so with any number of slices that happens at most at
+the rate
+
+    p (1 - r) (1 + r + r^2 + ...) = p
+
+(P. S. Almeida, C. Baquero, N. Preguiça, D. Hutchison, "Scalable Bloom Filters", 2007). Slice j is
+for capacity * factor^j items, so few slices are enough, and few are what makes `exists` quick.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from numbers import Integral, Real
+
+from . import sizing
+from .errors import ConfigurationError
+from .sizing import (
+    FIRST_BIT,
+    MAX_CAPACITY,
+    MAX_HASHES,
+    MAX_SHARD_BITS,
+    MAX_SHARDS,
+    RATE_TOLERANCE,
+    USUAL_SHARD_BITS,
+    Size,
+)
+from .slices import LAG, Slice
+
+# -- time windows --------------------------------------------------------------------------------
+
+USUAL_SLICES = 6
+MIN_SLICES, MAX_SLICES = 2, 12
+
+USUAL_SLICE_BITS = 2**23
+"""An add wipes a slice at most: a MiB takes the server a millisecond."""
+
+MIN_SLICE_US = 100_000
+MAX_WINDOW_US = 10 * 365 * 86_400 * 10**6
+
+
+@dataclass(frozen=True)
+class Window:
+    """For how long a filter remembers items; see BloomFilter.
+
+    Attributes:
+        length: A timedelta, or seconds, for which an item is remembered at least.
+        slices: Into how many parts the window is divided. An item is forgotten one of them later at
+            most, 2 to 12. None: 6.
+        refresh: Whether an `add` of an item that is there renews it.
+    """
+
+    length: timedelta | float
+    slices: int | None = None
+    refresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The slices of a window, as all clients of a filter agree on them.
+
+    Attributes:
+        length_us: Microseconds for which an item is remembered at least.
+        slices: Slices of that time.
+
+    >>> str(Ring(7 * 86_400 * 10**6, 6))
+    '7 days, 0:00:00 in 6 slices'
+    """
+
+    length_us: int
+    slices: int
+
+    @property
+    def length(self) -> timedelta:
+        """How long items are remembered at least."""
+        return timedelta(microseconds=self.length_us)
+
+    @property
+    def epoch_us(self) -> int:
+        """Microseconds of an epoch."""
+        return -(-self.length_us // self.slices)
+
+    def __str__(self) -> str:
+        """Return it as it stands in a sentence."""
+        return f"{self.length} in {self.slices} slices"
+
+    def slice_items(self, capacity: int) -> int:
+        """Return how many items each slice is made for."""
+        return -(-capacity // self.slices)
+
+    def slice_rate(self, error_rate: float) -> float:
+        """Return the rate that each of the slices may have.
+
+        An item is there by mistake if it is in one slice by mistake: the places of its bits are the
+        same in all, but other items set them.
+        """
+        return error_rate / (self.slices + 1)
+
+    def size_for(
+        self,
+        capacity: int,
+        error_rate: float,
+        num_hashes: int,
+        shards: int | None = None,
+        *,
+        seeded: bool = False,
+    ) -> Size:
+        """Return the size of the smallest slices for a window with `capacity` items.
+
+        With shards=None there are as many as keep a slice below 1 MiB, and all of a shard below 6.
+
+        >>> size = Ring(7 * 86_400 * 10**6, 6).size_for(1_000_000, 1e-6, 19)
+        >>> round(7 * size.num_bits / 1_000_000, 1)
+        38.7
+        """
+        items, rate, ring = self.slice_items(capacity), self.slice_rate(error_rate), self.slices + 1
+        bits = sizing.bits_needed(items, rate, num_hashes)
+        if shards is None:
+            usual = min(USUAL_SLICE_BITS, USUAL_SHARD_BITS // ring)
+            shards = min(MAX_SHARDS, max(1, -(-bits // usual)))
+        size = sizing.size_for(items, rate, num_hashes=num_hashes, shards=shards, seeded=seeded)
+        if self.divide(capacity, error_rate, size)[-1].end_byte * 8 > MAX_SHARD_BITS + FIRST_BIT:
+            raise sizing.too_large(capacity, error_rate, ring * bits, shards)
+        return size
+
+    def divide(self, capacity: int, error_rate: float, size: Size) -> tuple[Slice, ...]:
+        """Return the slices of a shard."""
+        items, rate = self.slice_items(capacity), self.slice_rate(error_rate)
+        bits, room = size.shard_bits, math.ceil(items / size.shards)
+        firsts = [FIRST_BIT + n * 8 * ((bits + 7) // 8) for n in range(self.slices + 1)]
+        return tuple(Slice(first, bits, size.num_hashes, rate, items, room) for first in firsts)
+
+
+def check_window(window: Window | timedelta | float) -> Ring:
+    """Return the slices of a window that a caller asks for, or raise ConfigurationError.
+
+    >>> check_window(timedelta(days=7))
+    Ring(length_us=604800000000, slices=6)
+    """
+    asked = window if isinstance(window, Window) else Window(window)
+    length, count = asked.length, USUAL_SLICES if asked.slices is None else asked.slices
+    if type(count) is not int or not MIN_SLICES <= count <= MAX_SLICES:
+        raise ConfigurationError(
+            f"slices must be a whole number from {MIN_SLICES} to {MAX_SLICES} or None, not "
+            f"{count!r:.80}"
+        )
+    length_us = 0
+    if isinstance(length, timedelta):
+        length_us = length // timedelta(microseconds=1)
+    elif isinstance(length, Real) and not isinstance(length, bool) and math.isfinite(length):
+        length_us = round(float(length) * 10**6)
+    if not MIN_SLICE_US * count <= length_us <= MAX_WINDOW_US:
+        raise ConfigurationError(
+            f"window must be a timedelta or seconds, at least {MIN_SLICE_US * count / 10**6:g} s "
+            f"with {count} slices and at most 3650 days, not {length!r:.80}"
+        )
+    return Ring(length_us, count)
+
+
+# -- growth --------------------------------------------------------------------------------------
+
+GROWTH = 4
+"""Of factors 2, 4 and 8 a guess that is 64 times too small takes 7, 4 and 3 slices."""
+
+MIN_GROWTH, MAX_GROWTH = 2, 64
+MOST_SLICES = 16
+
+TIGHTENING = 0.5
+"""r: by which factor the rate of a slice is below that of the one before."""
+
+USUAL_STRING_BITS = 2**29
+"""64 MiB: a shard with all its slices. To make a string longer takes the server up to a millisecond
+for each MiB."""
+
+USUAL_REACH = 256
+"""By which factor a filter without `up_to` may pass its capacity at least, if that is possible with
+MANY_SHARDS."""
+MANY_SHARDS = 1024
+
+MAX_STRING_BITS = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a filter grows.
+
+    Attributes:
+        factor: By which a slice is for more items than the one before.
+        up_to: Items that the filter can hold at most; None: as many as fit in its strings.
+    """
+
+    factor: int = GROWTH
+    up_to: int | None = None
+
+
+def check_growth(growth: Growth, capacity: int) -> Growth:
+    """Return how a filter grows, or raise ConfigurationError.
+
+    >>> check_growth(Growth(up_to=10**6), 1000)
+    Growth(factor=4, up_to=1000000)
+    """
+    factor, up_to = growth.factor, growth.up_to
+    if (
+        isinstance(factor, bool)
+        or not isinstance(factor, Integral)
+        or not MIN_GROWTH <= int(factor) <= MAX_GROWTH
+    ):
+        raise ConfigurationError(
+            f"growth must be a whole number from {MIN_GROWTH} to {MAX_GROWTH} or None, "
+            f"not {factor!r:.80}"
+        )
+    if up_to is None:
+        return Growth(int(factor))
+    if (
+        isinstance(up_to, bool)
+        or not isinstance(up_to, Integral)
+        or not capacity <= int(up_to) <= MAX_CAPACITY
+    ):
+        raise ConfigurationError(
+            f"up_to must be a whole number of items from the capacity, {capacity}, to "
+            f"{MAX_CAPACITY}, or None, not {up_to!r:.80}"
+        )
+    return Growth(int(factor), int(up_to))
+
+
+def slice_error_rate(error_rate: float, index: int) -> float:
+    """Return the rate that a slice is sized for.
+
+    Small slices may pass the rate that they are sized for by RATE_TOLERANCE, so that is left free.
+
+    >>> sum(slice_error_rate(1e-6, j) for j in range(50)) * RATE_TOLERANCE <= 1e-6
+    True
+    """
+    return float(error_rate * (1 - TIGHTENING) * TIGHTENING**index / RATE_TOLERANCE)
+
+
+def slice_hashes(first: int, error_rate: float, index: int) -> int:
+    """Return the hash functions of a slice, which is as full as the first one at its rate.
+
+    >>> [slice_hashes(17, 1e-6, j) for j in range(4)]
+    [17, 18, 19, 19]
+    """
+    more = index * math.log(TIGHTENING) / math.log(slice_error_rate(error_rate, 0))
+    return min(MAX_HASHES, round(first * (1 + more)))
+
+
+def slices_for(
+    capacity: int, error_rate: float, num_hashes: int, shards: int, growth: Growth
+) -> tuple[Slice, ...]:
+    """Return all slices that a filter can have, the first one first.
+
+    Raises:
+        ConfigurationError: If they do not hold `up_to` items, or not even the capacity.
+
+    >>> [(s.bits, s.num_hashes, s.capacity) for s in slices_for(1000, 0.01, 6, 1, Growth(4, 9000))]
+    [(13275, 6, 1000), (57091, 7, 4000), (63421, 8, 4000)]
+    """
+    found: list[Slice] = []
+    first, held = FIRST_BIT, 0
+    while len(found) < MOST_SLICES and (growth.up_to is None or held < growth.up_to):
+        index = len(found)
+        items = capacity * growth.factor**index
+        if growth.up_to is not None:
+            items = min(items, growth.up_to - held)
+        rate, hashes = (
+            slice_error_rate(error_rate, index),
+            slice_hashes(num_hashes, error_rate, index),
+        )
+        room = _room(items, shards)
+        try:
+            size = sizing.size_for(room, rate, num_hashes=hashes, shards=shards)
+        except ConfigurationError:
+            break
+        if first + size.shard_bits > MAX_STRING_BITS:
+            break
+        room = sizing.shard_capacity(room, shards)
+        found.append(Slice(first, size.shard_bits, size.num_hashes, rate, items, room))
+        first = 8 * found[-1].end_byte
+        held += items
+    if not found:
+        bits = sizing.bits_needed(capacity, slice_error_rate(error_rate, 0), num_hashes)
+        raise sizing.too_large(capacity, error_rate, bits, shards)
+    if growth.up_to is not None and held < growth.up_to:
+        raise ConfigurationError(
+            f"up_to must be at most {held} for capacity {capacity} at error_rate {error_rate:g} in "
+            f"{shards} shards with growth {growth.factor}, not {growth.up_to}; give a larger "
+            f"capacity or more shards"
+        )
+    return tuple(found)
+
+
+def shards_for(capacity: int, error_rate: float, num_hashes: int, growth: Growth) -> int:
+    """Return how many shards a filter gets by itself, in which all its slices have room.
+
+    >>> shards_for(10**6, 1e-6, 7, Growth(4, 64 * 10**6))
+    8
+    """
+    size = sizing.size_for(capacity, slice_error_rate(error_rate, 0), num_hashes=num_hashes)
+    shards = sizing.usual_shards(size)
+    most = growth.up_to or USUAL_REACH * capacity
+    bits = held = 0
+    for index in range(MOST_SLICES):
+        items = min(capacity * growth.factor**index, most - held)
+        if items <= 0:
+            break
+        hashes = slice_hashes(num_hashes, error_rate, index)
+        rate = slice_error_rate(error_rate, index)
+        bits += sizing.bits_needed(_room(items, shards), rate, hashes)
+        held += items
+    limit = MAX_SHARDS if growth.up_to else MANY_SHARDS
+    return max(shards, min(limit, math.ceil(bits / USUAL_STRING_BITS)))
+
+
+def _room(items: int, shards: int) -> int:
+    """Return for how many items a slice is sized, so that all of its own fit before it is full.
+
+    The number of items is estimated from set bits, and clients look at it now and then. So a slice
+    has room for more than the items at which the next one is added, and these are more than it is
+    for by what chance may do.
+    """
+    return math.ceil((items + 3 * math.sqrt(items * shards)) * LAG / (LAG - 1))
+
+
+def compound_error_rate(rates: list[float]) -> float:
+    """Return the rate of several slices together: 1 - (1 - a)(1 - b)...
+
+    >>> round(compound_error_rate([0.1, 0.2]), 6)
+    0.28
+    """
+    return -math.expm1(sum(math.log1p(-min(rate, 1 - 2**-53)) for rate in rates))

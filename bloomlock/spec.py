@@ -1,0 +1,473 @@
+"""The parameters of a filter: asked for, checked, compared, stored. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from . import native
+from .descriptor import (
+    GENERATION_BITS,
+    ORIGINS,
+    STATES,
+    Descriptor,
+    Replaced,
+    has_unknown_flags,
+    is_header,
+)
+from .errors import ConfigurationError, FilterMismatchError
+from .hash_keys import (
+    DIGEST_BYTES,
+    MAX_KEY_BYTES,
+    MIN_KEY_BYTES,
+    HashKey,
+    check_key,
+    check_seeds,
+    key_difference,
+)
+from .sizing import (
+    BALANCED,
+    MAX_CAPACITY,
+    MAX_HASHES,
+    MAX_SHARD_BITS,
+    MAX_SHARDS,
+    MEMORY,
+    Optimize,
+    Size,
+    best_num_hashes,
+    check_capacity,
+    check_error_rate,
+    check_num_hashes,
+    check_optimize,
+    check_shards,
+    size_for,
+    usual_shards,
+)
+from .slice_sizes import (
+    MAX_GROWTH,
+    Growth,
+    Ring,
+    Window,
+    check_growth,
+    check_window,
+    shards_for,
+    slice_error_rate,
+    slices_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .slices import Slice
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedSpec:
+    """The parameters a caller asks for, checked; None: as many as are usual."""
+
+    capacity: int
+    error_rate: float
+    seeds: tuple[int, ...] | None = None
+    shards: int | None = None
+    native: bool = False
+    key: HashKey | None = None
+    num_hashes: int | None = None
+    optimize: Optimize | None = None
+    window: Ring | None = None
+    growth: Growth | None = None
+
+    @classmethod
+    def check(
+        cls,
+        capacity: object,
+        error_rate: object,
+        *,
+        seeds: object = None,
+        shards: object = None,
+        key: object = None,
+        num_hashes: object = None,
+        optimize: object = None,
+        native: bool = False,
+        window: Window | timedelta | float | None = None,
+        growth: Growth | None = None,
+    ) -> RequestedSpec:
+        """Check every parameter; raises ConfigurationError on the first that is not usable."""
+        if growth is not None:
+            if native:
+                raise ConfigurationError(
+                    "on_full must be 'warn' or 'raise' with strategy='native', where the server's "
+                    "filter grows by itself, not 'grow'"
+                )
+            _refuse(
+                " with on_full='grow', where slices differ in size and number of hash functions",
+                seeds=seeds,
+                window=window,
+            )
+        if native:
+            _refuse(
+                ", the default, with strategy='native', where the server hashes the items and "
+                "places their bits",
+                seeds=seeds,
+                num_hashes=num_hashes,
+                optimize=optimize,
+            )
+            refuse_key(key)
+        ring = None if window is None else check_window(window)
+        if key is not None:
+            _refuse(" with a key, which all offsets of an item come from", seeds=seeds)
+        if seeds is not None:
+            _refuse(" with seeds, of which each is one", num_hashes=num_hashes)
+        if not seeds is num_hashes is None:
+            other = "seeds" if num_hashes is None else "num_hashes"
+            _refuse(f" with {other}, which fixes the number of hash functions", optimize=optimize)
+        items, rate = check_capacity(capacity), check_error_rate(error_rate)
+        spec = cls(
+            items,
+            rate,
+            check_seeds(seeds),
+            check_shards(shards),
+            native,
+            check_key(key),
+            check_num_hashes(num_hashes, rate),
+            check_optimize(optimize),
+            ring,
+            None if growth is None else check_growth(growth, items),
+        )
+        spec.describe()
+        return spec
+
+    @classmethod
+    def of(cls, descriptor: Descriptor) -> RequestedSpec:
+        """Return the parameters that give this descriptor."""
+        return cls(
+            descriptor.capacity,
+            descriptor.error_rate,
+            descriptor.seeds,
+            descriptor.size.shards,
+            descriptor.native,
+            descriptor.key,
+            None if descriptor.seeds else descriptor.size.num_hashes,
+            window=descriptor.window,
+            growth=descriptor.growth,
+        )
+
+    def describe(self) -> Descriptor:
+        """Return the descriptor of a new filter with these parameters, its generation still 0."""
+        slices: tuple[Slice, ...] = ()
+        if self.native:
+            size = native.size_for(self.capacity, self.error_rate, self.shards)
+        elif self.growth is not None:
+            shape = self.capacity, self.error_rate, self._hashes(self.optimize or BALANCED)
+            shards = self.shards or shards_for(*shape, self.growth)
+            slices = slices_for(*shape, shards, self.growth)
+            size = Size(slices[0].bits, shape[-1], shards)
+        else:
+            try:
+                size = self._size(self.optimize or BALANCED)
+            except ConfigurationError:
+                if self.seeds or self.num_hashes or self.optimize:
+                    raise
+                # The largest filters fit in no other way.
+                size = self._size(MEMORY)
+            if self.window is not None:
+                slices = self.window.divide(self.capacity, self.error_rate, size)
+        return Descriptor(
+            self.capacity,
+            self.error_rate,
+            size,
+            self.seeds,
+            self.native,
+            key=self.key,
+            window=self.window,
+            growth=self.growth,
+            slices=slices,
+        )
+
+    def _size(self, optimize: Optimize) -> Size:
+        found = partial(
+            size_for if self.window is None else self.window.size_for,
+            self.capacity,
+            self.error_rate,
+            num_hashes=self._hashes(optimize),
+            seeded=self.seeds is not None,
+        )
+        size = found(shards=self.shards)
+        if self.shards is None and self.window is None and usual_shards(size) > size.shards:
+            size = found(shards=usual_shards(size))
+        return size
+
+    def _hashes(self, optimize: Optimize) -> int:
+        if self.seeds or self.num_hashes:
+            return self.num_hashes or len(self.seeds or ())
+        rate = self.error_rate
+        if self.window is not None:
+            rate = self.window.slice_rate(rate)
+        elif self.growth is not None:
+            rate = slice_error_rate(rate, 0)
+        return best_num_hashes(rate, optimize)
+
+    def differences(self, stored: Descriptor) -> list[str]:
+        """Return "parameter: stored X, asked Y" for each parameter that differs.
+
+        What was not asked for, k and the number of shards, is taken as it is stored.
+        """
+        size, mine, other = stored.size, self.growth or Growth(0), stored.growth or Growth(0)
+        pairs = [
+            ("capacity", stored.capacity, self.capacity),
+            ("error_rate", stored.error_rate, self.error_rate),
+            ("seeds", stored.seeds, self.seeds),
+            ("shards", size.shards, self.shards or size.shards),
+            ("window", stored.window, self.window),
+            ("num_hashes", size.num_hashes, self.num_hashes or size.num_hashes),
+            ("growth", other.factor or None, mine.factor or None),
+            ("up_to", other.up_to, mine.up_to),
+        ]
+        found = [f"{what}: stored {old}, asked {new}" for what, old, new in pairs if old != new]
+        if self.optimize and (asked := self._hashes(self.optimize)) != size.num_hashes:
+            found.append(
+                f"optimize: stored {size.num_hashes} hash functions, asked {asked} by "
+                f"{self.optimize!r}"
+            )
+        other_key = key_difference(stored.key, self.key, opens=False)
+        return found if other_key is None else [*found, other_key]
+
+
+def _refuse(why: str, **parameters: object) -> None:
+    for name, value in parameters.items():
+        if value is not None:
+            raise ConfigurationError(f"{name} must be None{why}, not {value!r:.80}")
+
+
+def refuse_key(key: object) -> None:
+    """Raise ConfigurationError if there is a key, for a filter that the server has itself."""
+    if key is not None:
+        raise ConfigurationError(
+            "key must be None with strategy='native', where the server hashes the items and takes "
+            "no key"
+        )
+
+
+# -- as it is stored: the fields of a hash ---------------------------------------------------------
+
+FORMAT = 1
+
+MAX_NATIVE_BITS = 2**37
+"""More than 2^30 items take at any rate."""
+
+_WHOLE = re.compile("[0-9]{1,18}")
+_HEXADECIMAL = re.compile("([0-9a-f]{2})+")
+
+FIELDS = (
+    "format",
+    "capacity",
+    "error_rate",
+    "shard_bits",
+    "num_hashes",
+    "shards",
+    "seeds",
+    "generation",
+    "state",
+    "origin",
+    "native",  # of one that the server has itself
+    "key",  # "random:" and the key, or "secret:" and its check
+    "window",  # its microseconds, a slash, its slices
+    "replaces",  # of one that is put in the place of another: its shards and their header
+    "root",  # of a rebuilt one
+    "growth",
+    "up_to",
+    "slices",  # of one that grows, "m/k" each; written to be compared
+)
+
+
+class DamagedDescriptorError(FilterMismatchError):
+    """A descriptor that cannot be read: nobody knows how many shards the filter has."""
+
+
+def encode(descriptor: Descriptor) -> dict[str, str]:
+    """Return the fields of the descriptor's hash.
+
+    >>> spec = RequestedSpec.check(1000, 0.01)
+    >>> encode(spec.describe().with_generation(7, "ready"))["capacity"]
+    '1000'
+    """
+    size, key, growth = descriptor.size, descriptor.key, descriptor.growth
+    fields: dict[str, object] = {
+        "format": FORMAT,
+        "capacity": descriptor.capacity,
+        "error_rate": repr(descriptor.error_rate),
+        "shard_bits": size.shard_bits,
+        "num_hashes": size.num_hashes,
+        "shards": size.shards,
+        "seeds": ",".join(map(str, descriptor.seeds or ())),
+        "generation": descriptor.generation,
+        "state": descriptor.state,
+        "origin": descriptor.origin,
+    }
+    if descriptor.native:
+        fields["native"] = 1
+    if key is not None:
+        # A secret that users bring is never stored.
+        secret = key.secret.hex() if key.stored and key.secret is not None else key.check
+        fields["key"] = f"{key.kind}:{secret}"
+    if descriptor.window is not None:
+        fields["window"] = f"{descriptor.window.length_us}/{descriptor.window.slices}"
+    if descriptor.replaces is not None:
+        fields["replaces"] = ":".join(map(str, descriptor.replaces))
+    if descriptor.root != descriptor.generation:
+        fields["root"] = descriptor.root
+    if growth is not None:
+        fields["growth"] = growth.factor
+        if growth.up_to is not None:
+            fields["up_to"] = growth.up_to
+        fields["slices"] = _shapes(descriptor)
+    return {name: str(value) for name, value in fields.items()}
+
+
+def _shapes(descriptor: Descriptor) -> str:
+    return ",".join(f"{part.bits}/{part.num_hashes}" for part in descriptor.slices)
+
+
+def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
+    """Return the descriptor from the values of FIELDS, None if there is none at all.
+
+    Raises:
+        FilterMismatchError: If it is of another format.
+        DamagedDescriptorError: If it cannot be read, or contradicts itself.
+
+    Cost: that of computing the size.
+    """
+    fields = {
+        field: value.decode("utf-8", "replace")
+        for field, value in zip(FIELDS, values, strict=True)
+        if value is not None
+    }
+    if not fields:
+        return None
+    written = fields.get("format", "")
+    if _WHOLE.fullmatch(written) and int(written) != FORMAT:
+        raise FilterMismatchError(
+            f"filter {name!r} is stored in format {written}, and this version of bloomlock "
+            f"reads format {FORMAT} alone; upgrade bloomlock or make the filter anew"
+        )
+    try:
+        return _decode_fields(fields)
+    except KeyError as error:
+        why = f"its field {error} is missing"
+    except (ValueError, ConfigurationError) as error:
+        why = f"{error!s:.300}"
+    raise DamagedDescriptorError(f"filter {name!r} has a damaged descriptor ({why})")
+
+
+def refuse_unknown_flags(name: str, header: int) -> None:
+    """Raise FilterMismatchError if a header carries flags that this version does not know."""
+    if is_header(header) and has_unknown_flags(header):
+        raise FilterMismatchError(
+            f"filter {name!r} is in a state that only a newer version of bloomlock knows; "
+            "upgrade bloomlock"
+        )
+
+
+def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
+    _whole(fields, "format", FORMAT)
+    native = "native" in fields
+    _check_kind(fields)
+    size = Size(
+        _whole(fields, "shard_bits", MAX_NATIVE_BITS if native else MAX_SHARD_BITS),
+        _whole(fields, "num_hashes", MAX_HASHES),
+        _whole(fields, "shards", MAX_SHARDS),
+    )
+    seeds = fields["seeds"].split(",") if fields["seeds"] else []
+    if not all(map(_WHOLE.fullmatch, seeds)):
+        raise ConfigurationError(f"seeds must be whole numbers, not {fields['seeds']!r:.80}")
+    for field, known in (("state", STATES), ("origin", ORIGINS)):
+        if fields[field] not in known:
+            raise ConfigurationError(
+                f"{field} must be {', '.join(known[:-1])} or {known[-1]} in this version of "
+                f"bloomlock, not {fields[field]!r:.80}"
+            )
+    capacity, growth = _whole(fields, "capacity", MAX_CAPACITY), None
+    if "growth" in fields:
+        up_to = _whole(fields, "up_to", MAX_CAPACITY) if "up_to" in fields else None
+        growth = check_growth(Growth(_whole(fields, "growth", MAX_GROWTH), up_to), capacity)
+    most = 2**GENERATION_BITS - 1
+    generation = _whole(fields, "generation", most)
+    descriptor = Descriptor(
+        capacity,
+        check_error_rate(float(fields["error_rate"])),
+        size,
+        check_seeds(list(map(int, seeds))) if seeds else None,
+        native,
+        generation,
+        fields["state"],
+        fields["origin"],
+        _whole(fields, "root", most) if "root" in fields else generation,
+        _key(fields["key"]) if "key" in fields else None,
+        _ring(fields["window"]) if "window" in fields else None,
+        _replaced(fields["replaces"]) if "replaces" in fields else None,
+        growth,
+    )
+    # Other numbers would send each item to other bits than the writer's, without any error.
+    expected = RequestedSpec.of(descriptor).describe()
+    if size != expected.size:
+        raise ConfigurationError(
+            f"shard_bits {size.shard_bits} and num_hashes {size.num_hashes} are not those of its "
+            f"capacity and error_rate, {expected.size.shard_bits} and {expected.size.num_hashes}"
+        )
+    if growth is not None and _shapes(expected) != fields["slices"]:
+        raise ConfigurationError(
+            f"slices {fields['slices']:.80} are not those of its capacity, error_rate and growth, "
+            f"{_shapes(expected):.80}"
+        )
+    return replace(descriptor, slices=expected.slices)
+
+
+def _check_kind(fields: Mapping[str, str]) -> None:
+    seeded = bool(fields["seeds"])
+    for kinds in (
+        ["native" in fields, "window" in fields, "growth" in fields],
+        ["native" in fields, "key" in fields, seeded],
+        ["growth" in fields, seeded],
+    ):
+        if sum(kinds) > 1:
+            raise ConfigurationError(
+                "of native, a window and growth a filter has one at most, and of native, a key and "
+                "seeds as well; one that grows has no seeds"
+            )
+
+
+def _key(text: str) -> HashKey:
+    kind, _, written = text.partition(":")
+    if _HEXADECIMAL.fullmatch(written):
+        if kind == "secret" and len(written) == 2 * DIGEST_BYTES:
+            return HashKey(written, stored=False)
+        if kind == "random" and MIN_KEY_BYTES <= len(written) // 2 <= MAX_KEY_BYTES:
+            return HashKey.of(bytes.fromhex(written), stored=True)
+    raise ConfigurationError(f"key must be random or secret and in hexadecimal, not {kind!r:.20}")
+
+
+def _ring(text: str) -> Ring:
+    if not (found := re.fullmatch("([0-9]{1,18})/([0-9]{1,2})", text)):
+        raise ConfigurationError(f"window must be microseconds/slices, not {text!r:.80}")
+    length_us, slices = map(int, found.groups())
+    return check_window(Window(timedelta(microseconds=length_us), slices))
+
+
+def _replaced(text: str) -> Replaced:
+    if not re.fullmatch("[0-9]{1,20}:[0-9]{1,20}", text):
+        raise ConfigurationError(f"replaces must be two whole numbers, not {text!r:.80}")
+    found = Replaced(*map(int, text.split(":")))
+    if not 1 <= found.shards <= MAX_SHARDS:
+        raise ConfigurationError(f"replaces must name 1 to {MAX_SHARDS} shards, not {text!r:.80}")
+    return found
+
+
+def _whole(fields: Mapping[str, str], name: str, most: int) -> int:
+    text = fields[name]
+    if not _WHOLE.fullmatch(text) or not 1 <= int(text) <= most:
+        raise ConfigurationError(
+            f"{name} must be a whole number from 1 to {most}, not {text!r:.80}"
+        )
+    return int(text)
