@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from .filters._async.claims import AsyncClaim
     from .filters._sync.bloom import BloomFilter
     from .filters._sync.claims import Claim
-    from .filters.claim_lists import FailedItem, OpenClaim
+    from .filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
     from .filters.claim_session import ClaimState
-    from .filters.claims import ClaimCounts
     from .filters.files import FileInfo, verify_file
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
@@ -79,7 +78,7 @@ _MODULES = {
     "AsyncReentrantLock": ".locks._async.lock",
     "BloomFilter": ".filters._sync.bloom",
     "Claim": ".filters._sync.claims",
-    "ClaimCounts": ".filters.claims",
+    "ClaimCounts": ".filters.claim_lists",
     "ClaimState": ".filters.claim_session",
     "FailedItem": ".filters.claim_lists",
     "FairLock": ".locks._sync.lock",

@@ -1,14 +1,12 @@
-"""What an operator sees of claims: those that are open, and items whose work failed.
-
-Items that failed are offered once more, or dropped.
-"""
+"""What an operator sees and does: claims that are open, items that failed, and how many of each."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.claims import Failure, Record, drop_claims, retry_claims
+from bloomlock.claims import COUNTERS, Offer, Record, Row, ask_claims
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
@@ -16,20 +14,16 @@ from bloomlock.hashing import encode_items
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 
-from .claim_session import Offer, place_of
 from .state import in_one_generation
 from .support import CLAIMS, check_support
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
-    from bloomlock.claims import Place
     from bloomlock.effects import Core
 
     from .generation import View
     from .state import FilterState
-
-    Step = Callable[[Sequence[tuple[Place, Sequence[bytes]]]], Core[list[bool | None]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,41 +64,97 @@ class FailedItem:
     is_final: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimCounts:
+    """The claims of one generation of a filter, counted by the server.
+
+    Each claim that was NEW is open, or counts once as committed, abandoned, failed or expired.
+
+    Attributes:
+        open: Claims now, those that are over included; also items that wait to be offered again.
+        failed_items: Items whose work failed under `max_attempts`, not committed since.
+        claimed: Claims that were NEW.
+        committed: Items committed.
+        abandoned: Claims given back without an error.
+        failed: Claims given back with an error.
+        expired: Claims whose lease was over when the item was taken over, or found to be seen.
+    """
+
+    open: int = 0
+    failed_items: int = 0
+    claimed: int = 0
+    committed: int = 0
+    abandoned: int = 0
+    failed: int = 0
+    expired: int = 0
+
+
 def open_claims(state: FilterState) -> Core[list[OpenClaim]]:
     """Return the open claims of all shards, the one that is over first in front."""
-    view = yield from state.current()
-    header = view.header.to_bytes(HEADER_BYTES, "big")
-    asked = [
-        ask(
-            keys.counts,
-            encode_command("HGET", keys.counts, "header"),
-            encode_command("HGETALL", keys.open),
-            encode_command("ZRANGE", keys.claims, 0, -1, "WITHSCORES"),
-            encode_command("TIME"),
-        )
-        for keys in (ClaimKeys.of(shard.key) for shard in view.shards)
-    ]
     found = []
-    for stored, records, leases, (seconds, microseconds) in (yield from in_parallel(asked)):
-        if stored != header:
-            continue
+    view = yield from state.current()
+    commands = (
+        ("HGETALL", "open"),
+        ("ZRANGE", "claims", 0, -1, "WITHSCORES"),
+        ("TIME", None),
+    )
+    for records, leases, (seconds, microseconds) in (yield from _read_each(view, *commands)):
         now_s = int(seconds) + int(microseconds) / 1e6
         ends = _pairs(leases)
         for item_id, data in _pairs(records).items():
             record = Record.decode(data)
-            offer = Offer.of(record.carried)
-            left = float(ends.get(item_id, 0)) / 1000 - now_s
-            found.append(
-                OpenClaim(
-                    offer.item,
-                    offer.payload,
-                    record.attempts,
-                    # A fence is the time of the claim, unless the clock was set back.
-                    age=max(0.0, now_s - record.fence / 1e6),
-                    remaining=max(0.0, left),
-                )
-            )
+            item, _, payload = Offer.of(record.carried)
+            # A fence is the time of the claim, unless the clock was set back.
+            age = max(0.0, now_s - record.fence / 1e6)
+            remaining = max(0.0, float(ends.get(item_id, 0)) / 1000 - now_s)
+            found.append(OpenClaim(item, payload, record.attempts, age, remaining))
     return sorted(found, key=lambda claim: (claim.remaining, -claim.age))
+
+
+def failed(state: FilterState) -> Core[list[FailedItem]]:
+    """Return the items whose work failed and that were not committed since."""
+    found = []
+    view = yield from state.current()
+    for (stored,) in (yield from _read_each(view, ("HVALS", "failed"))):
+        for record in map(Record.decode, stored):
+            item, _, payload = Offer.of(record.carried)
+            error = record.error.decode(errors="replace")
+            is_final = 0 < record.max_attempts <= record.attempts
+            found.append(FailedItem(item, payload, record.attempts, error, is_final))
+    return found
+
+
+def claim_counts(state: FilterState) -> Core[ClaimCounts]:
+    """Return the numbers of claims, by what became of them."""
+    return (yield from count_claims((yield from state.current())))
+
+
+def count_claims(view: View) -> Core[ClaimCounts]:
+    """Return the same of one generation; one round trip."""
+    totals = Counter[str]()
+    commands = (("HMGET", "counts", *COUNTERS), ("HLEN", "open"), ("HLEN", "failed"))
+    for numbers, num_open, num_failed in (yield from _read_each(view, *commands)):
+        totals.update(open=num_open, failed_items=num_failed)
+        for name, number in zip(COUNTERS, numbers, strict=True):
+            totals[name] += int(number or 0)
+    return ClaimCounts(**totals)
+
+
+def _read_each(view: View, *commands: tuple[Any, ...]) -> Core[list[list[Any]]]:
+    """Read of each shard what commands say: a name, the key by its name, and other arguments.
+
+    A shard whose claims are of another generation is left out.
+    """
+    asked = []
+    for keys in (ClaimKeys.of(shard.key) for shard in view.shards):
+        words = [
+            encode_command(name, *([getattr(keys, key)] if key else []), *more)
+            for name, key, *more in commands
+        ]
+        header = encode_command("HGET", keys.counts, "header")
+        asked.append(ask(keys.counts, header, *words))
+    expected = view.header.to_bytes(HEADER_BYTES, "big")
+    return [rest for header, *rest in (yield from in_parallel(asked)) if header == expected]
 
 
 def _pairs(reply: Any) -> dict[bytes, Any]:
@@ -120,59 +170,15 @@ def _pairs(reply: Any) -> dict[bytes, Any]:
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def failed(state: FilterState) -> Core[list[FailedItem]]:
-    """Return the items whose work failed and that were not committed since."""
-    view = yield from state.current()
-    found = []
-    asked = [
-        ask(
-            keys.counts,
-            encode_command("HGET", keys.counts, "header"),
-            encode_command("HVALS", keys.failed),
-        )
-        for keys in (ClaimKeys.of(shard.key) for shard in view.shards)
-    ]
-    for header, stored in (yield from in_parallel(asked)):
-        if header == view.header.to_bytes(HEADER_BYTES, "big"):
-            found += [_failed_item(Failure.decode(data)) for data in stored]
-    return found
-
-
-def _failed_item(failure: Failure) -> FailedItem:
-    offer = Offer.of(failure.carried)
-    error = failure.error.decode(errors="replace")
-    return FailedItem(offer.item, offer.payload, failure.attempts, error, failure.is_final)
-
-
-def retry(state: FilterState, items: Iterable[str | bytes]) -> Core[list[bool]]:
-    """Offer items once more; for each whether a worker has it or is given it."""
-    return (yield from _settle(state, items, retry_claims))
-
-
-def drop(state: FilterState, items: Iterable[str | bytes]) -> Core[list[bool]]:
-    """Drop items; for each whether there was something to drop."""
-    return (yield from _settle(state, items, drop_claims))
-
-
-def _settle(state: FilterState, items: Iterable[str | bytes], step: Step) -> Core[list[bool]]:
+def settle(state: FilterState, items: Iterable[str | bytes], step: str) -> Core[list[bool]]:
+    """Retry or drop items; for each whether a worker has it or is given it, or it was dropped."""
     check_support(CLAIMS, state.strategy.name)
     wanted = encode_items(list(items))
 
     def work(view: View) -> Core[list[bool] | None]:
-        places: dict[Place, list[int]] = {}
-        for index, data in enumerate(wanted):
-            number, _ = view.hasher.locate(data)
-            places.setdefault(place_of(view, number), []).append(index)
-        found = yield from step(
-            [
-                (place, [view.hasher.identify(wanted[index]) for index in indices])
-                for place, indices in places.items()
-            ]
-        )
-        if None in found:
-            return None
-        order = [index for indices in places.values() for index in indices]
-        answers = dict(zip(order, found, strict=True))
-        return [bool(answers[index]) for index in range(len(wanted))]
+        hasher = view.hasher
+        rows = [Row(view.shards[hasher.locate(one)[0]], hasher.identify(one)) for one in wanted]
+        answers, _ = yield from ask_claims(step, rows)
+        return None if None in answers else list(map(bool, answers))
 
     return (yield from in_one_generation(state, work)) if wanted else []

@@ -1,45 +1,35 @@
-"""One claim of an item as its worker has it, and how claims end; the same for asyncio."""
+"""One claim as its worker has it: what it was answered, how it is renewed, and how it ends."""
 
 from __future__ import annotations
 
 import logging
 import os
-import struct
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
-from bloomlock.claims import Offered, Place, abandon_claims, commit_claims, renew_claims
-from bloomlock.descriptor import HEADER_BYTES, unflagged
+from bloomlock.claims import Offer, Row, ask_claims
+from bloomlock.descriptor import unflagged
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError, OutcomeUnknownError
-from bloomlock.hashing import encode_item
+from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold
 from bloomlock.locks.options import check_flag, check_lease, check_seconds, milliseconds
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime.clock import boot_clock
+from bloomlock.strategies.lua import pack_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from typing import Any
 
-    from bloomlock.claims import Held
     from bloomlock.effects import AnyRuntime, Core
     from bloomlock.locks.async_watchdog import AsyncWatchdog
-    from bloomlock.locks.hold import Hold
     from bloomlock.locks.watchdog import Watchdog
 
     from .generation import View
-    from .near_cache import NearCache
     from .state import FilterState
-
-    Item = str | bytes
-    Renewal = tuple[Place, tuple[Held, int]]
-    EndCall = tuple[Place, Sequence[Held]]
-
-T = TypeVar("T")
-E = TypeVar("E")
 
 logger = logging.getLogger("bloomlock.claims")
 
@@ -70,22 +60,22 @@ class ClaimState(StrEnum):
     FAILED = "failed"
 
 
+class Offered(StrEnum):
+    """When `expired` finds an item that is given back: never, after its lease, or now."""
+
+    NEVER = "never"
+    AFTER_LEASE = "after"
+    AT_ONCE = "now"
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimOptions:
-    """How items are claimed.
-
-    Attributes:
-        lease_ms: The lease.
-        renew: Whether it is renewed.
-        wait_s: How long to wait for the outcome of another claim.
-        payload: What is kept with the item.
-        max_attempts: After how many attempts an item counts as failed; 0: never.
-    """
+    """How items are claimed; `max_attempts` 0: as their earlier claims had it."""
 
     lease_ms: int
     renew: bool
     wait_s: float
-    payload: Item | None
+    payload: str | bytes | None
     max_attempts: int
 
     @classmethod
@@ -94,7 +84,7 @@ class ClaimOptions:
         ttl: float,
         renew: bool,
         wait: float | None = None,
-        payload: Item | None = None,
+        payload: str | bytes | None = None,
         max_attempts: int | None = None,
     ) -> ClaimOptions:
         """Return checked options, or raise ConfigurationError."""
@@ -114,133 +104,97 @@ class ClaimOptions:
         return cls(lease_ms, bool(renew), wait_s, payload, max_attempts or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Keeper:
-    """What claims are renewed by.
-
-    Attributes:
-        runtime: Through what.
-        watchdog: Of the process or the loop.
-    """
+class ClaimRenewer(NamedTuple):
+    """The watchdog that renews claims, and the runtime that it asks servers through."""
 
     runtime: AnyRuntime
     watchdog: Watchdog | AsyncWatchdog
 
 
-class Offer(NamedTuple):
-    """An item that a claim is asked for.
-
-    Attributes:
-        item: As the caller has it.
-        data: Its encoded form.
-        payload: What is kept with it.
-    """
-
-    item: Item
-    data: bytes
-    payload: Item | None
-
-    def carried(self) -> bytes:
-        """Return what is stored with the claim."""
-        kind = b"s" if isinstance(self.item, str) else b"b"
-        length = struct.pack(">I", len(self.data))
-        if self.payload is None:
-            return b"%b%b%b-" % (kind, length, self.data)
-        last = b"s" if isinstance(self.payload, str) else b"b"
-        return b"%b%b%b%b%b" % (kind, length, self.data, last, encode_item(self.payload))
-
-    @classmethod
-    def of(cls, carried: bytes) -> Offer:
-        """Return what `carried` was made of.
-
-        >>> Offer.of(Offer("é", "é".encode(), b"more").carried()).payload
-        b'more'
-        """
-        (length,) = struct.unpack_from(">I", carried, 1)
-        data, rest = carried[5 : 5 + length], carried[5 + length :]
-        item = data.decode() if carried[:1] == b"s" else data
-        payload: Item | None = None
-        if rest[:1] != b"-":
-            payload = rest[1:].decode() if rest[:1] == b"s" else rest[1:]
-        return cls(item, data, payload)
-
-
-class Owner(NamedTuple):
-    """What a claim that is NEW is ended by.
-
-    Attributes:
-        state: The filter.
-        view: The generation it is of.
-        place: Where it lies.
-        held: What names it there.
-        keeper: What renews it.
-        offered: When it is found again if it is given back. An item of `expired` is, after its
-            lease: no caller would bring it.
-    """
-
-    state: FilterState
-    view: View
-    place: Place
-    held: Held
-    keeper: Keeper
-    offered: Offered
-
-
 class ClaimSession:
-    """One claim as its worker has it.
+    """One claim as its worker has it; at first an item that it asks for.
+
+    Args:
+        filter_state: The filter.
+        offer: The item.
+        renewer: What renews the claim.
+        offered: When the item is found again if it is given back.
 
     Attributes:
-        state: See ClaimState.
-        offer: The item.
-        attempts: How often it was claimed, this one included.
+        state: What it was answered.
+        attempts: How often the item was claimed, this claim included.
+        token: No other claim has it; fixed before the first byte is sent. Empty: not asked for.
+        row: What names the claim in its shard.
+        hold: The lease; None unless the state is NEW.
         ended: "committed", "given back" or, at a commit that was refused, "lost", or "unknown" if
             it may have been carried out before; else empty.
-        hold: The lease; None unless the state is NEW.
         is_repeated: Whether a commit may have been carried out without an answer.
     """
 
     what = "claim"
     steps = None
+    row: Row
+    view: View
 
-    def __init__(self, state: ClaimState, offer: Offer, attempts: int = 0) -> None:
-        self.state = state
+    def __init__(
+        self,
+        filter_state: FilterState,
+        offer: Offer,
+        renewer: ClaimRenewer,
+        offered: Offered = Offered.NEVER,
+    ) -> None:
+        self.filter_state = filter_state
         self.offer = offer
-        self.attempts = attempts
-        self.ended = ""
+        self.renewer = renewer
+        self.offered = offered
+        self.state = ClaimState.SEEN
+        self.attempts = 0
+        self.token = b""
         self.hold: Hold | None = None
         self.busy_until = 0.0
+        self.ended = ""
         self.is_repeated = False
 
-    def start(self, owner: Owner, hold: Hold) -> None:
-        """Take what a claim that is NEW is ended by, and begin to renew it."""
-        self.hold = hold
-        self._owner = owner
-        self.watch()
+    def place(self, view: View, word: bytes) -> Row:
+        """Return what asks for the item in a generation."""
+        number, offsets = view.hasher.locate(self.offer.data)
+        # With slices what stands for the offsets is the item.
+        places = offsets if isinstance(offsets, bytes) else pack_one(offsets)
+        identity = view.hasher.identify(self.offer.data)
+        self.view, self.row = view, Row(view.shards[number], identity, self.token, places)
+        return self.row._replace(word=word)
+
+    def take(self, answer: list[Any], sent: float, options: ClaimOptions) -> None:
+        """Take the answer of claims.lua, and begin to renew a claim that is NEW."""
+        state, *rest = answer
+        if state == b"gone":
+            return
+        self.state = ClaimState(state.decode())
+        if self.state is ClaimState.BUSY:
+            self.busy_until = sent + rest[0] / 1000
+            self.offer = self.offer._replace(payload=Offer.of(rest[1]).payload)
+        elif self.state is ClaimState.FAILED:
+            (self.attempts,) = rest
+        elif self.state is ClaimState.NEW:
+            self.attempts = rest[1]
+            seconds = options.lease_ms / 1000 / RENEWALS_PER_LEASE
+            self.hold = Hold(
+                token=self.token,
+                group=b"",
+                lease_ms=options.lease_ms,
+                fence=int(rest[0]),
+                waiters=False,
+                since=sent,
+                deadline=deadline_of(sent, options.lease_ms),
+                pid=os.getpid(),
+                renew_at=sent + seconds if options.renew else None,
+            )
+            self.watch()
 
     def watch(self) -> None:
         """Let it be renewed, if it is to be."""
         if self.hold is not None and self.hold.renew_at is not None:
-            self._owner.keeper.watchdog.add(self.hold, self, self._owner.keeper.runtime)
-
-    def unwatch(self) -> None:
-        """Let it be renewed no more."""
-        if self.hold is not None:
-            self._owner.keeper.watchdog.remove(self.hold)
-
-    @property
-    def place(self) -> Place:
-        """Where it lies."""
-        return self._owner.place
-
-    @property
-    def held(self) -> Held:
-        """What names it there."""
-        return self._owner.held
-
-    @property
-    def offered(self) -> Offered:
-        """When the item is offered again if it is given back."""
-        return self._owner.offered
+            self.renewer.watchdog.add(self.hold, self, self.renewer.runtime)
 
     @property
     def is_open(self) -> bool:
@@ -299,47 +253,17 @@ class ClaimSession:
 
     def commit(self) -> Core[None]:
         """Set the bits of the item and end the claim."""
-        if self.ended != "committed":
-            (done,) = yield from commit_many([self])
-            if not done:
-                raise self._lost_error(self.hold.lost if self.hold else "")
+        (done,) = yield from commit_many([self])
+        if not done:
+            raise self._lost_error(self.hold.lost if self.hold else "")
 
-    @property
-    def near(self) -> NearCache | None:
-        """Where a commit that is about to be sent is kept; None if it is not."""
-        near = self._owner.state.near
-        if near is None or unflagged(near.header) != self._owner.view.header:
-            return None
-        return near
-
-    def note_added(self, count: int) -> Core[None]:
-        """Take note of how many items this process has added to the filter."""
-        state = self._owner.state
-        if state.fill.due(count):
-            yield from state.fill.look_after_add(self._owner.view)
-
-    @property
-    def is_committed(self) -> bool | None:
-        """Whether the item was committed; None: that is not known."""
-        return None if self.ended == "unknown" else self.ended == "committed"
-
-    def note_commit(self, done: bool | None) -> bool:
-        """Take the answer to a commit; return whether the item is in the filter."""
+    def end(self, done: bool | None) -> None:
+        """Take the answer to a commit; None: its generation is over."""
         if done:
             self.ended = "committed"
-        elif self.hold is not None and done is False and self.is_repeated:
-            self.hold.lost, self.ended = UNKNOWN, "unknown"
         elif self.hold is not None:
-            self.hold.lost = CLEARED if done is None else TAKEN
-            self.ended = "lost"
-        return bool(done)
-
-    def abandon(
-        self, error: str | BaseException | None = None, *, offer: bool | None = None
-    ) -> Core[None]:
-        """Give the item back; see `abandon_many`."""
-        if self.ended not in {"given back", "lost", "unknown"}:
-            yield from abandon_many([self], error, offer=offer)
+            self.ended = "unknown" if done is False and self.is_repeated else "lost"
+            self.hold.lost = UNKNOWN if self.ended == "unknown" else _why_lost(done)
 
     def leave(self, error: BaseException | None) -> Core[None]:
         """Commit at the end of a block, or give the item back after an exception."""
@@ -350,7 +274,7 @@ class ClaimSession:
         text = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else None
         yield Limit(boot_clock() + LEAVING_SECONDS, [None])
         try:
-            yield from self.abandon(text)
+            yield from abandon_many([self], text)
         except (RedisError, ConnectionLost, ClaimError, OSError) as failure:
             logger.warning("%s was not given back and is left to expire: %s", self.label, failure)
 
@@ -359,10 +283,10 @@ class ClaimSession:
         hold = self.require()
         lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
         sent = boot_clock()
-        (held,) = yield from renew_claims([(self.place, [(self.held, lease_ms)])])
+        ((held,), _) = yield from ask_claims("renew", [self.renewal_of(hold, lease_ms)])
         if not held:
-            self.unwatch()
-            hold.lost = CLEARED if held is None else TAKEN
+            self.renewer.watchdog.remove(hold)
+            hold.lost = _why_lost(held)
             raise self._lost_error(hold.lost)
         hold.lost = ""
         hold.lease_ms = lease_ms
@@ -370,7 +294,7 @@ class ClaimSession:
         hold.schedule_renewal(sent + hold.renewal_seconds)
         self.watch()
 
-    # What a watchdog asks for.
+    # What a watchdog asks for; see Watched.
 
     @property
     def label(self) -> str:
@@ -380,103 +304,86 @@ class ClaimSession:
     @property
     def key(self) -> str:
         """A key that names its server."""
-        key: str = self.place.bits_key
-        return key
+        return self.row.shard.key
 
-    def is_orphan(self, hold: Hold) -> bool:  # noqa: ARG002 - any thread may go on with it
+    def is_orphan(self, hold: Hold) -> bool:  # noqa: ARG002
         """Return False: a claim belongs to no thread."""
         return False
 
-    def is_abandoned(self, hold: Hold, has_ended: object) -> bool:  # noqa: ARG002 - it is left
+    def is_abandoned(self, hold: Hold, has_ended: object) -> bool:  # noqa: ARG002
         """Return False: what is open at the end expires, and is offered then."""
         return False
 
-    def renewal_of(self, hold: Hold, lease_ms: int) -> Renewal:  # noqa: ARG002 - it has one hold
+    def renewal_of(self, hold: Hold, lease_ms: int) -> Row:  # noqa: ARG002 - it has one hold
         """Return what asks for a lease."""
-        return self.place, (self.held, lease_ms)
+        return self.row._replace(places=None, word=lease_ms)
 
-    def renew_all(self, renewals: Sequence[Renewal]) -> Core[Sequence[bool | Exception]]:
+    def renew_all(self, renewals: Sequence[Row]) -> Core[Sequence[bool | Exception]]:
         """Renew claims that lie on one server; for each whether it was held."""
-        places, wanted = zip(*renewals, strict=True)
         try:
-            answers = yield from _at_places(places, wanted, renew_claims)
+            answers, _ = yield from ask_claims("renew", renewals)
         except (RedisError, ConfigurationError, OSError) as error:
             return [error] * len(renewals)
-        return [bool(answer) for answer in answers]
+        return list(map(bool, answers))
 
     def renewed(self, hold: Hold, now: float) -> None:
         """Do nothing: there is no observer."""
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
-        """Take note that the lease is not renewed any more; return whether that is news."""
+        """Note that the lease is not renewed any more; return whether that is news."""
         if self.ended or hold.lost:
             return False
         hold.lost = reason
         return True
 
 
-def check_payload(payload: object) -> Item | None:
+def _why_lost(answer: bool | None) -> str:
+    return CLEARED if answer is None else TAKEN
+
+
+def check_payload(payload: object) -> str | bytes | None:
     """Return a payload, or raise ConfigurationError."""
     if payload is None or isinstance(payload, (str, bytes)):
         return payload
     raise ConfigurationError(f"payload must be str, bytes or None, not {type(payload).__name__}")
 
 
-def check_error(error: object) -> str | None:
-    """Return the text of an error as it is kept, or raise ConfigurationError."""
-    if error is None:
-        return None
-    if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {error}"
-    if not isinstance(error, str):
-        raise ConfigurationError(f"error must be a text or an exception, not {error!r:.80}")
-    return error[:LONGEST_ERROR]
-
-
 def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
     """Commit claims; for each whether its item is in the filter, False if the claim was lost.
 
     Raises:
-        OutcomeUnknownError: If the commit of one was sent more than once, and is answered by False.
+        OutcomeUnknownError: If the commit of one was sent more than once, and is refused.
     """
-    pending = [one for one in sessions if one.ended not in {"committed", "lost", "unknown"}]
-    for session in pending:
-        session.require()
-    for session in pending:
-        session.unwatch()
+    pending = _take_from_watchdog(sessions, {"committed", "lost", "unknown"})
     # Before it is sent: what is kept later may be that of after a discard.
-    nears = [session.near for session in pending]
-    answers = yield from _send_commit(pending)
-    committed = []
-    for session, near, done in zip(pending, nears, answers, strict=True):
-        if session.note_commit(done):
-            committed.append(session)
-            if near is not None:
-                near.keep(session.offer.item)
-    if committed:
-        yield from committed[0].note_added(len(committed))
-    known = [session.is_committed for session in sessions]
-    if None in known:
-        raise sessions[known.index(None)].unknown_error(known)
-    return [is_committed is True for is_committed in known]
-
-
-def _send_commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
-    """Commit claims, and note of which the commit may have been carried out without an answer."""
+    nears = [session.filter_state.near for session in pending]
     repeated: set[bytes] = set()
     try:
-        return (yield from _end(sessions, partial(commit_claims, repeated=repeated)))
+        answers, _ = yield from ask_claims("commit", _rows(pending), repeated=repeated)
     except Exception:
-        for session in sessions:
+        for session in pending:
             session.watch()
         raise
     except BaseException:
         # What was cut off may have been sent.
-        repeated.update(session.held.token for session in sessions)
+        repeated.update(session.token for session in pending)
         raise
     finally:
-        for session in sessions:
-            session.is_repeated |= session.held.token in repeated
+        for session in pending:
+            session.is_repeated |= session.token in repeated
+    added = 0
+    for session, near, answer in zip(pending, nears, answers, strict=True):
+        session.end(None if answer is None else bool(answer))
+        if answer:
+            added += 1
+            if near is not None and unflagged(near.header) == session.view.header:
+                near.keep(session.offer.item)
+    if added and (state := pending[0].filter_state).fill.due(added):
+        yield from state.fill.look_after_add(pending[0].view)
+    known = [None if one.ended == "unknown" else one.ended == "committed" for one in sessions]
+    if None in known:
+        raise sessions[known.index(None)].unknown_error(known)
+    return list(map(bool, known))
 
 
 def abandon_many(
@@ -485,59 +392,33 @@ def abandon_many(
     *,
     offer: bool | None = None,
 ) -> Core[None]:
-    """Give items back; `error`: why the work failed, if it did; `offer`: to `expired` at once.
-
-    `offer` None: when `expired` gives an item that it gave before is said by its session.
-    """
-    text = check_error(error)
-    wanted = None
+    """Give items back; see AsyncClaim.abandon."""
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {error}"
+    if not isinstance(error, str | None):
+        raise ConfigurationError(f"error must be a text or an exception, not {error!r:.80}")
+    text = b"" if error is None else b"+" + error[:LONGEST_ERROR].encode(errors="backslashreplace")
     if offer is not None:
         check_flag("offer", offer)
-        wanted = Offered.AT_ONCE if offer else Offered.NEVER
-    pending = [one for one in sessions if one.ended not in {"given back", "lost", "unknown"}]
-    for session in pending:
-        session.require()
-    for session in pending:
-        session.unwatch()
-    groups: dict[Offered, list[ClaimSession]] = {}
-    for session in pending:
-        groups.setdefault(session.offered if wanted is None else wanted, []).append(session)
-    for offered, some in groups.items():
-        yield from _end(some, partial(abandon_claims, error=text, offered=offered))
+    pending = _take_from_watchdog(sessions, {"given back", "lost", "unknown"})
+    for offered in Offered:
+        if offer is None:
+            some = [one for one in pending if one.offered is offered]
+        else:
+            some = pending if offered is (Offered.AT_ONCE if offer else Offered.NEVER) else []
+        yield from ask_claims("abandon", _rows(some, places=False), [offered, text])
     for session in pending:
         session.ended = "given back"
 
 
-def place_of(view: View, number: int) -> Place:
-    """Return where the claims of a shard lie."""
-    shard, header = view.shards[number], view.header.to_bytes(HEADER_BYTES, "big")
-    return Place(shard.key, header, view.hasher.num_hashes, shard.slices)
+def _take_from_watchdog(sessions: Sequence[ClaimSession], ends: set[str]) -> list[ClaimSession]:
+    """Return the claims that did not end in one of these ways, which are not renewed any more."""
+    pending = [one for one in sessions if one.ended not in ends]
+    holds = [one.require() for one in pending]
+    for session, hold in zip(pending, holds, strict=True):
+        session.renewer.watchdog.remove(hold)
+    return pending
 
 
-def _end(
-    sessions: Sequence[ClaimSession],
-    step: Callable[[Sequence[EndCall]], Core[list[E]]],
-) -> Core[list[E]]:
-    """Carry out a step for claims; an answer for each, in their order."""
-    if not sessions:
-        return []
-    return (
-        yield from _at_places([one.place for one in sessions], [one.held for one in sessions], step)
-    )
-
-
-def _at_places(
-    places: Sequence[Place],
-    wanted: Sequence[T],
-    step: Callable[[Sequence[tuple[Place, Sequence[T]]]], Core[list[E]]],
-) -> Core[list[E]]:
-    """Carry out a step for what lies in places, by one call for each; an answer for each thing."""
-    indices: dict[Place, list[int]] = {}
-    for index, place in enumerate(places):
-        indices.setdefault(place, []).append(index)
-    found = yield from step(
-        [(place, [wanted[index] for index in some]) for place, some in indices.items()]
-    )
-    order = [index for some in indices.values() for index in some]
-    by_index = dict(zip(order, found, strict=True))
-    return [by_index[index] for index in range(len(places))]
+def _rows(sessions: Sequence[ClaimSession], *, places: bool = True) -> list[Row]:
+    return [one.row if places else one.row._replace(places=None) for one in sessions]

@@ -12,7 +12,7 @@ from bloomlock.delivery import ask
 from bloomlock.keys import discards_key
 from bloomlock.parallel import in_parallel
 
-from .claims import ClaimCounts, count_claims
+from .claim_lists import ClaimCounts, count_claims
 from .state import in_one_generation
 
 if TYPE_CHECKING:
@@ -132,12 +132,6 @@ def info(state: FilterState) -> Core[FilterInfo]:
     known = FilterInfo.of(view.descriptor, counted, state.keys.name, state.strategy.name, memory)
     claims = yield from count_claims(view)
     return replace(known, route=state.route, claims=claims)
-
-
-def claim_counts(state: FilterState) -> Core[ClaimCounts]:
-    """Return the counts of the claims, without the bitmap."""
-    view = yield from state.current()
-    return (yield from count_claims(view))
 
 
 def count(state: FilterState) -> Core[int]:

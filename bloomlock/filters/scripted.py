@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
     from bloomlock.strategies import Shard
 
-    from .claim_session import Item
     from .generation import View
     from .state import FilterState
+
+    Item = str | bytes
 
 SCRIPTS_KEPT = 64
 _DONE, _GROWN, _DONE_BESIDE_DISCARDS = 1, 2, 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Sequence
 
 import pytest
@@ -152,6 +154,12 @@ def test_a_claim_that_is_not_new_ends_nothing(mine):
     again.commit()
     with pytest.raises(ClaimError, match="committed already"):
         again.abandon()
+
+
+@pytest.mark.parametrize("move", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_claim_cannot_be_pickled(mine, move):
+    with pytest.raises(TypeError, match="Claim of 'a' cannot be pickled or copied, because this"):
+        move(mine.claim("a"))
 
 
 def test_a_full_filter_takes_no_claims(clock):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.filters import claim_lists, claims, inspection
-from bloomlock.filters.claim import ClaimBase, sessions_of
-from bloomlock.filters.claim_session import TTL_SECONDS, ClaimOptions, abandon_many, commit_many
+from bloomlock.filters import claim_lists, claims
+from bloomlock.filters.claim_session import (
+    TTL_SECONDS,
+    ClaimOptions,
+    ClaimState,
+    abandon_many,
+    commit_many,
+)
 from bloomlock.filters.claims import USUAL_EXPIRED
 
 from .connected import AsyncConnectedFilter
@@ -14,13 +19,13 @@ from .connected import AsyncConnectedFilter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import NoReturn, Self
 
-    from bloomlock.filters.claim_lists import FailedItem, OpenClaim
-    from bloomlock.filters.claims import ClaimCounts
+    from bloomlock.filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
+    from bloomlock.filters.claim_session import ClaimSession
 
 
-class AsyncClaim(ClaimBase):
+class AsyncClaim:
     """An item under a lease while it is worked on; get one by `AsyncBloomFilter.claim`.
 
     As a context manager it commits at the end of the block, and gives the item back if the block
@@ -29,7 +34,54 @@ class AsyncClaim(ClaimBase):
     With asyncio: `async with await pages.claim(item) as claim:`.
     """
 
-    _run: Callable[[Any], Awaitable[Any]]
+    def __init__(self, session: ClaimSession, run: Callable[[Any], Awaitable[Any]]) -> None:
+        """Take a claim that was asked for."""
+        self._session = session
+        self._run = run
+
+    def __bool__(self) -> bool:
+        """Whether the item is this worker's to work on: whether the state is NEW."""
+        return self.state is ClaimState.NEW
+
+    @property
+    def state(self) -> ClaimState:
+        """NEW, SEEN, BUSY or FAILED, as the server answered."""
+        return self._session.state
+
+    @property
+    def item(self) -> str | bytes:
+        """The item."""
+        return self._session.offer.item
+
+    @property
+    def payload(self) -> str | bytes | None:
+        """What was kept with the item; BUSY: by the other claim."""
+        return self._session.offer.payload
+
+    @property
+    def attempts(self) -> int:
+        """How often work on the item began and did not end well, this claim (if NEW) included."""
+        return self._session.attempts
+
+    @property
+    def fence(self) -> int | None:
+        """The number of a NEW claim, which rises with each claim of the shard; else None."""
+        hold = self._session.hold
+        return None if hold is None else hold.fence
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left of the lease, of this claim or, BUSY, of the other; else 0."""
+        return self._session.remaining
+
+    @property
+    def lost(self) -> bool:
+        """Whether this worker cannot rely on the claim any more, as far as is known here."""
+        return bool(self._session.lost)
+
+    def check(self) -> None:
+        """Raise ClaimLostError if `lost`, ClaimError if there is no claim to rely on."""
+        self._session.check()
 
     async def commit(self) -> None:
         """Add the item to the filter and end the claim, in one step.
@@ -67,7 +119,7 @@ class AsyncClaim(ClaimBase):
 
         Cost: one round trip.
         """
-        await self._run(self._session.abandon(error, offer=offer))
+        await self._run(abandon_many([self._session], error, offer=offer))
 
     async def extend(self, ttl: float | None = None) -> None:
         """Let the lease be `ttl` seconds from now, at least, and as long at each renewal.
@@ -96,6 +148,19 @@ class AsyncClaim(ClaimBase):
         """Commit, or give the item back."""
         if self._session.is_open:
             await self._run(self._session.leave(error))
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: a claim is renewed by its process."""
+        raise TypeError(
+            f"{type(self).__name__} of {self.item!r:.80} cannot be pickled or copied, because this "
+            "process renews it; claim the item where it is worked on"
+        )
+
+    def __repr__(self) -> str:
+        """Return item and state; no request is sent."""
+        ended = self._session.ended
+        state = f"{self.state.name}, {ended}" if ended else self.state.name
+        return f"<{type(self).__name__} of {self.item!r:.80}: {state}>"
 
 
 class AsyncClaimableFilter(AsyncConnectedFilter):
@@ -147,7 +212,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         ('SEEN', True)
         """
         options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
-        session = await self._run(claims.claim(self._state, item, options, await self._keeper()))
+        session = await self._run(claims.claim(self._state, item, options, await self._renewer()))
         return AsyncClaim(session, self._run)
 
     async def claim_many(
@@ -175,7 +240,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
         sessions = await self._run(
-            claims.claim_many(self._state, items, options, await self._keeper(), payloads)
+            claims.claim_many(self._state, items, options, await self._renewer(), payloads)
         )
         return [AsyncClaim(session, self._run) for session in sessions]
 
@@ -193,7 +258,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: one round trip.
         """
-        return await self._run(commit_many(sessions_of(made)))
+        return await self._run(commit_many([one._session for one in made]))
 
     async def abandon_many(
         self,
@@ -206,7 +271,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: as `commit_many`.
         """
-        await self._run(abandon_many(sessions_of(made), error, offer=offer))
+        await self._run(abandon_many([one._session for one in made], error, offer=offer))
 
     def expired(
         self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
@@ -223,9 +288,9 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         return self._expired(options)
 
     async def _expired(self, options: ClaimOptions) -> AsyncIterator[AsyncClaim]:
-        search = claims.Expired(self._state, options, await self._keeper())
-        while (session := await self._run(search.find_next())) is not None:
-            yield AsyncClaim(session, self._run)
+        search = claims.Expired(self._state, options, await self._renewer())
+        while found := await self._run(search.find()):
+            yield AsyncClaim(found[0], self._run)
 
     async def claim_expired(
         self,
@@ -256,8 +321,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
         at_once = claims.check_limit(limit)
-        search = claims.Expired(self._state, options, await self._keeper(), at_once)
-        found = await self._run(search.find_some(at_once))
+        search = claims.Expired(self._state, options, await self._renewer(), at_once)
+        found = await self._run(search.find(at_once))
         return [AsyncClaim(session, self._run) for session in found]
 
     async def open_claims(self) -> list[OpenClaim]:
@@ -272,7 +337,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: one round trip to each server; the bitmap is not read.
         """
-        return await self._run(inspection.claim_counts(self._state))
+        return await self._run(claim_lists.claim_counts(self._state))
 
     async def failed(self) -> list[FailedItem]:
         """Return the items whose work failed under `max_attempts`, and that were not done since.
@@ -299,7 +364,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: one round trip; O(1) an item on the server.
         """
-        return await self._run(claim_lists.retry(self._state, items))
+        return await self._run(claim_lists.settle(self._state, items, "retry"))
 
     async def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
         """Forget items that failed or whose workers died, and their attempts.
@@ -317,4 +382,4 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: as `retry_failed`.
         """
-        return await self._run(claim_lists.drop(self._state, items))
+        return await self._run(claim_lists.settle(self._state, items, "drop"))

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bloomlock.filters.base import FilterBase
-from bloomlock.filters.claim_session import Keeper
+from bloomlock.filters.claim_session import ClaimRenewer
 from bloomlock.filters.state import FilterState
 
 if True:  # ASYNC
@@ -98,8 +98,8 @@ class AsyncConnectedFilter(FilterBase):
         async def _run(self, core: Core[T]) -> T:
             return await (await self._connected()).run(core)
 
-        async def _keeper(self) -> Keeper:
-            return Keeper(await self._connected(), watchdog_of_loop())
+        async def _renewer(self) -> ClaimRenewer:
+            return ClaimRenewer(await self._connected(), watchdog_of_loop())
 
         async def close(self) -> None:
             """Close the client if this object made it; calls not sent yet raise BloomlockError."""
@@ -125,8 +125,8 @@ class AsyncConnectedFilter(FilterBase):
         def _run(self, core: Core[T]) -> T:
             return self._runtime.run(core)
 
-        def _keeper(self) -> Keeper:
-            return Keeper(self._runtime, WATCHDOG)
+        def _renewer(self) -> ClaimRenewer:
+            return ClaimRenewer(self._runtime, WATCHDOG)
 
         def close(self) -> None:
             """Give back the connections; closes the client only if this object made it."""

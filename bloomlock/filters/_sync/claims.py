@@ -5,9 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.filters import claim_lists, claims, inspection
-from bloomlock.filters.claim import ClaimBase, sessions_of
-from bloomlock.filters.claim_session import TTL_SECONDS, ClaimOptions, abandon_many, commit_many
+from bloomlock.filters import claim_lists, claims
+from bloomlock.filters.claim_session import (
+    TTL_SECONDS,
+    ClaimOptions,
+    ClaimState,
+    abandon_many,
+    commit_many,
+)
 from bloomlock.filters.claims import USUAL_EXPIRED
 
 from .connected import ConnectedFilter
@@ -15,20 +20,67 @@ from .connected import ConnectedFilter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import NoReturn, Self
 
-    from bloomlock.filters.claim_lists import FailedItem, OpenClaim
-    from bloomlock.filters.claims import ClaimCounts
+    from bloomlock.filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
+    from bloomlock.filters.claim_session import ClaimSession
 
 
-class Claim(ClaimBase):
+class Claim:
     """An item under a lease while it is worked on; get one by `BloomFilter.claim`.
 
     As a context manager it commits at the end of the block, and gives the item back if the block
     raises, also KeyboardInterrupt, which then goes on. A claim that is not NEW does neither.
     """
 
-    _run: Callable[[Any], Any]
+    def __init__(self, session: ClaimSession, run: Callable[[Any], Any]) -> None:
+        """Take a claim that was asked for."""
+        self._session = session
+        self._run = run
+
+    def __bool__(self) -> bool:
+        """Whether the item is this worker's to work on: whether the state is NEW."""
+        return self.state is ClaimState.NEW
+
+    @property
+    def state(self) -> ClaimState:
+        """NEW, SEEN, BUSY or FAILED, as the server answered."""
+        return self._session.state
+
+    @property
+    def item(self) -> str | bytes:
+        """The item."""
+        return self._session.offer.item
+
+    @property
+    def payload(self) -> str | bytes | None:
+        """What was kept with the item; BUSY: by the other claim."""
+        return self._session.offer.payload
+
+    @property
+    def attempts(self) -> int:
+        """How often work on the item began and did not end well, this claim (if NEW) included."""
+        return self._session.attempts
+
+    @property
+    def fence(self) -> int | None:
+        """The number of a NEW claim, which rises with each claim of the shard; else None."""
+        hold = self._session.hold
+        return None if hold is None else hold.fence
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left of the lease, of this claim or, BUSY, of the other; else 0."""
+        return self._session.remaining
+
+    @property
+    def lost(self) -> bool:
+        """Whether this worker cannot rely on the claim any more, as far as is known here."""
+        return bool(self._session.lost)
+
+    def check(self) -> None:
+        """Raise ClaimLostError if `lost`, ClaimError if there is no claim to rely on."""
+        self._session.check()
 
     def commit(self) -> None:
         """Add the item to the filter and end the claim, in one step.
@@ -66,7 +118,7 @@ class Claim(ClaimBase):
 
         Cost: one round trip.
         """
-        self._run(self._session.abandon(error, offer=offer))
+        self._run(abandon_many([self._session], error, offer=offer))
 
     def extend(self, ttl: float | None = None) -> None:
         """Let the lease be `ttl` seconds from now, at least, and as long at each renewal.
@@ -95,6 +147,19 @@ class Claim(ClaimBase):
         """Commit, or give the item back."""
         if self._session.is_open:
             self._run(self._session.leave(error))
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: a claim is renewed by its process."""
+        raise TypeError(
+            f"{type(self).__name__} of {self.item!r:.80} cannot be pickled or copied, because this "
+            "process renews it; claim the item where it is worked on"
+        )
+
+    def __repr__(self) -> str:
+        """Return item and state; no request is sent."""
+        ended = self._session.ended
+        state = f"{self.state.name}, {ended}" if ended else self.state.name
+        return f"<{type(self).__name__} of {self.item!r:.80}: {state}>"
 
 
 class ClaimableFilter(ConnectedFilter):
@@ -146,7 +211,7 @@ class ClaimableFilter(ConnectedFilter):
         ('SEEN', True)
         """
         options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
-        session = self._run(claims.claim(self._state, item, options, self._keeper()))
+        session = self._run(claims.claim(self._state, item, options, self._renewer()))
         return Claim(session, self._run)
 
     def claim_many(
@@ -174,7 +239,7 @@ class ClaimableFilter(ConnectedFilter):
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
         sessions = self._run(
-            claims.claim_many(self._state, items, options, self._keeper(), payloads)
+            claims.claim_many(self._state, items, options, self._renewer(), payloads)
         )
         return [Claim(session, self._run) for session in sessions]
 
@@ -192,7 +257,7 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: one round trip.
         """
-        return self._run(commit_many(sessions_of(made)))
+        return self._run(commit_many([one._session for one in made]))
 
     def abandon_many(
         self,
@@ -205,7 +270,7 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: as `commit_many`.
         """
-        self._run(abandon_many(sessions_of(made), error, offer=offer))
+        self._run(abandon_many([one._session for one in made], error, offer=offer))
 
     def expired(
         self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
@@ -222,9 +287,9 @@ class ClaimableFilter(ConnectedFilter):
         return self._expired(options)
 
     def _expired(self, options: ClaimOptions) -> Iterator[Claim]:
-        search = claims.Expired(self._state, options, self._keeper())
-        while (session := self._run(search.find_next())) is not None:
-            yield Claim(session, self._run)
+        search = claims.Expired(self._state, options, self._renewer())
+        while found := self._run(search.find()):
+            yield Claim(found[0], self._run)
 
     def claim_expired(
         self,
@@ -255,8 +320,8 @@ class ClaimableFilter(ConnectedFilter):
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
         at_once = claims.check_limit(limit)
-        search = claims.Expired(self._state, options, self._keeper(), at_once)
-        found = self._run(search.find_some(at_once))
+        search = claims.Expired(self._state, options, self._renewer(), at_once)
+        found = self._run(search.find(at_once))
         return [Claim(session, self._run) for session in found]
 
     def open_claims(self) -> list[OpenClaim]:
@@ -271,7 +336,7 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: one round trip to each server; the bitmap is not read.
         """
-        return self._run(inspection.claim_counts(self._state))
+        return self._run(claim_lists.claim_counts(self._state))
 
     def failed(self) -> list[FailedItem]:
         """Return the items whose work failed under `max_attempts`, and that were not done since.
@@ -298,7 +363,7 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: one round trip; O(1) an item on the server.
         """
-        return self._run(claim_lists.retry(self._state, items))
+        return self._run(claim_lists.settle(self._state, items, "retry"))
 
     def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
         """Forget items that failed or whose workers died, and their attempts.
@@ -316,4 +381,4 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: as `retry_failed`.
         """
-        return self._run(claim_lists.drop(self._state, items))
+        return self._run(claim_lists.settle(self._state, items, "drop"))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bloomlock.filters.base import FilterBase
-from bloomlock.filters.claim_session import Keeper
+from bloomlock.filters.claim_session import ClaimRenewer
 from bloomlock.filters.state import FilterState
 from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import sync_client
@@ -64,8 +64,8 @@ class ConnectedFilter(FilterBase):
     def _run(self, core: Core[T]) -> T:
         return self._runtime.run(core)
 
-    def _keeper(self) -> Keeper:
-        return Keeper(self._runtime, WATCHDOG)
+    def _renewer(self) -> ClaimRenewer:
+        return ClaimRenewer(self._runtime, WATCHDOG)
 
     def close(self) -> None:
         """Give back the connections; closes the client only if this object made it."""

@@ -1,0 +1,362 @@
+-- One step of claims on items of one shard, atomic. It may be sent again, and has the same answer then.
+-- What is stored stands in bloomlock/claims.py; the rules, under the same names, in
+-- tests/support/claim_rules.py.
+-- KEYS   1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 waiting, 7 counts, 8 the set of tombstones
+-- ARGV   1 the header that the caller expects, 8 bytes, without flags; 2 layout, see slices.lua; 3 the
+--        step; 4 to 7 its options; then for each item its id, token, places and one word more
+-- Reply  {header found, for each item an answer}. Nothing is done, and the reply is {header found}, if
+--        it is another one; {"lost"}, if the tombstones were evicted; {"grown", number of slices}, if
+--        that is another one
+local LOST_LIFE_MS = 86400000
+local LEASE_OVER = 'its lease ran out before the work was done'
+local SHARD, CLAIMS, OPEN, FAILED, LOST, WAITING, COUNTS, TOMBSTONES = unpack(KEYS)
+local call = redis.call
+
+local header, has_set, found_header = read_header(SHARD)
+if header ~= ARGV[1] then
+    return {found_header}
+end
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+local step, ids = ARGV[3], {}
+for position = 8, #ARGV, 4 do
+    ids[#ids + 1] = ARGV[position]
+end
+
+local slices, dead = nil, {}
+if step == 'take' or step == 'commit' then
+    local number
+    slices, number = open_slices(SHARD, ARGV[2], now_us, step == 'commit')
+    if not slices then
+        return {'grown', number}
+    end
+    if has_set then
+        dead = read_tombstones(slices, TOMBSTONES, header, ids)
+        if not dead then
+            return {'lost'}
+        end
+    end
+end
+
+local function integer(number)
+    return string.format('%.0f', number)
+end
+
+-- What is left of an earlier generation goes, but for the fence.
+local known = call('HMGET', COUNTS, 'header', 'fence')
+local last_fence = tonumber(known[2] or 0)
+if known[1] ~= header then
+    call('UNLINK', CLAIMS, OPEN, FAILED, LOST, WAITING, COUNTS)
+    call('HSET', COUNTS, 'header', header, 'fence', integer(last_fence))
+end
+
+local function next_fence()
+    last_fence = math.max(last_fence + 1, now_us)
+    return last_fence
+end
+
+-- Records of open claims, which are read for all items at once.
+local open = {}
+for i, data in ipairs(ids[1] and call('HMGET', OPEN, unpack(ids)) or {}) do
+    open[ids[i]] = data
+end
+
+-- The record of an open claim, or of an item that failed; nil: there is none.
+local RECORD = '>I8I4I4Bc0I4c0'
+
+local function read(key, id)
+    local data = key == OPEN and open[id] or key == FAILED and call('HGET', key, id)
+    if not data then
+        return nil
+    end
+    local fence, attempts, max_attempts, token, error, start = struct.unpack(RECORD, data)
+    return {
+        fence = fence,
+        attempts = attempts,
+        max_attempts = max_attempts,
+        token = token,
+        error = error,
+        carried = string.sub(data, start),
+    }
+end
+
+local function write(key, id, record, token, error)
+    local data = struct.pack(RECORD, record.fence, record.attempts, record.max_attempts,
+        #token, token, #error, error) .. record.carried
+    call('HSET', key, id, data)
+    if key == OPEN then
+        open[id] = data
+    end
+end
+
+-- When the lease of a claim ends; nil: that is missing.
+local function lease_of(id)
+    return tonumber(call('ZSCORE', CLAIMS, id) or nil)
+end
+
+local function set_lease(id, until_ms)
+    call('ZADD', CLAIMS, integer(until_ms), id)
+end
+
+-- Whether a worker has the item; it may, if the end of the lease is missing.
+local function is_live(id, found)
+    return found and found.token ~= '' and (lease_of(id) or math.huge) > now_ms
+end
+
+local counted = {}
+
+local function count(counter)
+    counted[counter] = (counted[counter] or 0) + 1
+end
+
+-- From now on the worker of a claim cannot commit it.
+local function take_over(token)
+    if token ~= '' then
+        call('ZREMRANGEBYSCORE', LOST, '-inf', integer(now_ms - LOST_LIFE_MS))
+        call('ZADD', LOST, integer(now_ms), token)
+    end
+end
+
+local function forget_failure(id, failure)
+    if failure then
+        call('HDEL', FAILED, id)
+        take_over(failure.token)
+    end
+end
+
+local function wait(id, token, channel)
+    local entry = channel .. ' ' .. token .. ';'
+    local entries = call('HGET', WAITING, id) or ''
+    if not string.find(entries, entry, 1, true) then
+        call('HSET', WAITING, id, entries .. entry)
+    end
+end
+
+-- Wake those who wait for the end of a claim.
+local function wake(id)
+    local entries = call('HGET', WAITING, id)
+    if entries then
+        call('HDEL', WAITING, id)
+        for channel, token in string.gmatch(entries, '(%S+) (%S+);') do
+            -- A server may forbid announcements; the waiter then finds out by looking.
+            redis.pcall('PUBLISH', channel, token)
+        end
+    end
+end
+
+-- Remove a claim; one without a token was counted when it was given back.
+local function finish(id, found, counter)
+    open[id] = nil
+    call('HDEL', OPEN, id)
+    call('ZREM', CLAIMS, id)
+    if found.token ~= '' then
+        count(counter)
+    end
+    wake(id)
+end
+
+local steps = {}
+
+-- Claim items that are neither done nor claimed. Options: lease in ms, max_attempts, channel (empty: the
+-- caller does not wait), "1": only items whose claims are over. The word: what the claim carries.
+-- Answers: {"new", fence, attempts}, {"seen"}, {"busy", ms left of the other's lease, what it carries},
+-- {"failed", attempts}, {"gone"}: it was taken over or ended since.
+function steps.take(id, token, places, carried)
+    local lease_ms, max_attempts = tonumber(ARGV[4]), tonumber(ARGV[5])
+    local channel, only_expired = ARGV[6], ARGV[7] == '1'
+    local found = read(OPEN, id)
+    local until_ms = found and lease_of(id)
+    if found and not until_ms then
+        -- A claim whose lease is missing may be a live one.
+        until_ms = now_ms + lease_ms
+        set_lease(id, until_ms)
+    end
+    local is_over = found and until_ms <= now_ms
+    if not dead[id] and find_item(slices, places, 1) then
+        if is_over then
+            -- Else it could be committed after a discard and another worker's commit.
+            take_over(found.token)
+            finish(id, found, 'expired')
+        end
+        return {'seen'}
+    end
+    if found and found.token == token then
+        set_lease(id, math.max(until_ms, now_ms + lease_ms))
+        if not only_expired and carried ~= found.carried then
+            -- Another call of the same worker, whose first one was not answered.
+            found.carried = carried
+            write(OPEN, id, found, token, '')
+        end
+        return {'new', integer(found.fence), found.attempts}
+    end
+    if only_expired and not is_over then
+        return {'gone'}
+    end
+    if found and found.token ~= '' and not is_over then
+        if channel ~= '' then
+            wait(id, token, channel)
+        end
+        return {'busy', until_ms - now_ms, found.carried}
+    end
+    local failure = read(FAILED, id)
+    local attempts = math.max(found and found.attempts or 0, failure and failure.attempts or 0)
+    if max_attempts == 0 and (found or failure) then
+        max_attempts = (found or failure).max_attempts
+    end
+    local record = {
+        fence = 0,
+        attempts = attempts,
+        max_attempts = max_attempts,
+        carried = found and only_expired and found.carried or carried,
+    }
+    if 0 < max_attempts and max_attempts <= attempts then
+        if found then
+            -- No other worker has it, so its worker may still commit it.
+            local error = found.token == '' and failure and failure.error or LEASE_OVER
+            record.carried = found.carried
+            write(FAILED, id, record, found.token, error)
+            finish(id, found, 'expired')
+        end
+        return {'failed', attempts}
+    end
+    if found and found.token ~= '' then
+        take_over(found.token)
+        count('expired')
+    end
+    if failure and failure.token ~= '' then
+        take_over(failure.token)
+        write(FAILED, id, failure, '', failure.error)
+    end
+    record.fence, record.attempts = next_fence(), attempts + 1
+    write(OPEN, id, record, token, '')
+    set_lease(id, now_ms + lease_ms)
+    -- The token of a claim that was not answered may be in use again.
+    call('ZREM', LOST, token)
+    count('claimed')
+    return {'new', integer(record.fence), record.attempts}
+end
+
+-- Add items and end their claims. Answers: 1, or 0 if another worker claimed the item since, or its claim
+-- is over and it was discarded since.
+function steps.commit(id, token, places)
+    local found = read(OPEN, id)
+    -- The claim of an item that failed may be committed yet.
+    local record = found or read(FAILED, id)
+    local is_own = record and record.token == token
+    -- Without a record of its own the commit was carried out before, and this one is a repetition, or a
+    -- late one. If the item has a tombstone it was discarded since, which must not be undone.
+    if call('ZSCORE', LOST, token) or ((found or dead[id]) and not is_own) then
+        return 0
+    end
+    put_item(slices, places, 1)
+    call('HDEL', FAILED, id)
+    if dead[id] then
+        remove_tombstones(slices, TOMBSTONES, {id})
+        dead[id] = false
+    end
+    if found then
+        finish(id, found, 'committed')
+    end
+    return 1
+end
+
+-- Give items back. Options: when they are found again, "never", "after" their leases, or "now"; "+" and
+-- why the work failed, empty if it did not. Answers: 1, or 0 if the claim was over already.
+function steps.abandon(id, token)
+    local offered, error, counter = ARGV[4], ARGV[5], 'failed'
+    local found = read(OPEN, id)
+    if not found or found.token ~= token then
+        return 0
+    end
+    if error == '' then
+        -- One that was retried since has no attempts.
+        found.attempts, counter = math.max(0, found.attempts - 1), 'abandoned'
+    elseif found.max_attempts > 0 then
+        write(FAILED, id, found, '', string.sub(error, 2))
+    end
+    if offered == 'never' or (0 < found.max_attempts and found.max_attempts <= found.attempts) then
+        finish(id, found, counter)
+        return 1
+    end
+    write(OPEN, id, found, '', '')
+    if offered == 'now' then
+        set_lease(id, now_ms)
+    end
+    count(counter)
+    wake(id)
+    return 1
+end
+
+-- Let claims live on. It makes none, and shortens no lease. The word: ms from now, at least. Answers: 1,
+-- or 0 if the claim is over.
+function steps.renew(id, token, _, lease_ms)
+    local found = read(OPEN, id)
+    if not found or found.token ~= token then
+        return 0
+    end
+    set_lease(id, math.max(lease_of(id) or 0, now_ms + lease_ms))
+    return 1
+end
+
+-- Offer items that failed, or whose claims are over, at once and with no attempts counted. Answers: 1 if a
+-- worker has the item, or is given it; 0: it did not fail.
+function steps.retry(id)
+    local found, failure = read(OPEN, id), read(FAILED, id)
+    local record = found or failure
+    if is_live(id, found) or not record then
+        return record and 1 or 0
+    end
+    record.attempts = 0
+    record.fence = found and found.fence or next_fence()
+    write(OPEN, id, record, found and found.token or '', '')
+    forget_failure(id, failure)
+    set_lease(id, now_ms)
+    return 1
+end
+
+-- Forget items that failed, or whose claims are over. Answers: 1, or 0 if there was none, or a worker has
+-- it.
+function steps.drop(id)
+    local found, failure = read(OPEN, id), read(FAILED, id)
+    if is_live(id, found) or not (found or failure) then
+        return 0
+    end
+    forget_failure(id, failure)
+    if found then
+        take_over(found.token)
+        finish(id, found, 'expired')
+    end
+    return 1
+end
+
+local reply = {found_header}
+for i, id in ipairs(ids) do
+    reply[i + 1] = steps[step](id, ARGV[4 * i + 5], ARGV[4 * i + 6], ARGV[4 * i + 7])
+end
+if step == 'expired' then
+    -- No items: the answers are the records of the claims that have been over for longest, as many as the
+    -- option says at most.
+    local over = call('ZRANGEBYSCORE', CLAIMS, '-inf', integer(now_ms), 'LIMIT', 0, ARGV[4])
+    for _, id in ipairs(over) do
+        local record = call('HGET', OPEN, id)
+        if record then
+            reply[#reply + 1] = record
+        else
+            call('ZREM', CLAIMS, id)
+        end
+    end
+end
+
+call('HSET', COUNTS, 'fence', integer(last_fence))
+for counter, number in pairs(counted) do
+    call('HINCRBY', COUNTS, counter, number)
+end
+local left_ms = call('PTTL', SHARD)
+if left_ms >= 0 then
+    for i = 2, #KEYS do
+        -- What was made just now expires with the shard. 0 is its last ms; PEXPIRE 0 would delete.
+        call('PEXPIRE', KEYS[i], math.max(left_ms, 1))
+    end
+end
+return reply
