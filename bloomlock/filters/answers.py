@@ -1,18 +1,22 @@
-"""Add and exists, for one item and for many, in chunks of one round trip."""
+"""Add and exists, for one item and for many, in chunks of one round trip.
+
+What is answered is kept in the near-cache only if the object's view is the same before and after
+it: then every answer came with the header of that view, except adds whose reply was lost and which
+`on_unknown` counts as new.
+"""
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import islice, takewhile
 from operator import not_
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from bloomlock.errors import BatchError, CapacityError, PartialResultError
-from bloomlock.hashing import encode_item
+from bloomlock.errors import CapacityError, PartialResultError
+from bloomlock.hashing import EncodedTexts, encode_item, encode_items
 
 from . import tombstones
-from .batches import Chunks, answer_chunk, choose, fail_after, fail_after_adding, take_known
-from .operation import Operation
+from .batches import Chunk, choose, chunks, fail_after, fail_after_adding, take_known
+from .follow import Operation
+from .near_cache import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,95 +27,112 @@ if TYPE_CHECKING:
 
     from .batches import Route
     from .generation import View
+    from .near_cache import NearCache
     from .state import FilterState
 
-A = TypeVar("A")
-T = TypeVar("T")
+    Item = str | bytes
 
-REPEATS_SAMPLE = 1024
-"""Items of a batch among which repeats are counted before its route is chosen."""
-
-ASKED_FIRST = 512
-"""Items of a batch that are asked about at once before a nearly full filter is added to."""
+SAMPLE = 128
+"""Items looked up before the rest: looking for many that are new costs as much as hashing them."""
 
 
-def add(state: FilterState, item: str | bytes) -> Core[bool]:
+def add(state: FilterState, item: Item) -> Core[bool]:
     """Add one item; True if it is new."""
-    data = encode_item(item)
-    view = state.view
-    if view is None or state.lost or state.fill.refusing:
-        return _first(_add_chunk(state, [data]))
-    return _answer_one(state, view, item, data, write=True)
+    return _answer_one(state, item, write=True)
 
 
-def exists(state: FilterState, item: str | bytes) -> Core[bool]:
+def exists(state: FilterState, item: Item) -> Core[bool]:
     """Return whether an item was added (or, at the error rate, looks like it)."""
+    return _answer_one(state, item, write=False)
+
+
+def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
+    """Do what `_answer` does for one item, without its costs where all is as expected."""
     data = encode_item(item)
-    view = state.view
-    if view is None or state.lost:
-        return _first(_exists_chunk(state, [data]))
-    return _answer_one(state, view, item, data, write=False)
-
-
-def _first(core: Core[list[bool]]) -> Core[bool]:
-    (answer,) = yield from core
-    return answer
-
-
-def _answer_one(
-    state: FilterState, view: View, item: str | bytes, data: bytes, *, write: bool
-) -> Core[bool]:
-    """Do what Operation does for one item, without its costs where all is as expected."""
+    view, strategy = state.view, state.strategy
+    if view is None or state.lost or (write and state.fill.refusing):
+        (answer,) = yield from _answer(state, [item], [data], "items", write=write)
+        return answer
     asked = state.ask_near(view) if state.caching is not None else None
-    strategy = state.strategy
     if not view.discards:
         number, offsets = view.hasher.locate(data)
         segment = yield from strategy.one(view.shards[number], offsets, write=write)
     else:
         segment = yield from tombstones.ask_one(view, strategy, data, write=write)
     _, header, missing, error = segment
-    if error is None and missing is not None and header == view.header:
-        if asked is not None:
-            asked.confirm()
-            is_kept = write or (not missing[0] and state.keeps_found)
-            if is_kept:
-                asked.near.keep(item)
-        if not write:
-            return not missing[0]
-        answer = bool(missing[0])
-    else:
+    if error is not None or missing is None or header != view.header:
         if asked is not None:
             asked.near.doubt()
-        answered = [([0], [segment])]
-        (answer,) = yield from Operation(state, [data], write=write).run(view, answered)
-    if write and answer and state.fill.due(1):
+        operation = Operation(state, Chunk([data]), write=write)
+        (answer,) = yield from operation.run(view, [([0], [segment])])
+        return answer
+    if asked is not None:
+        asked.confirm()
+        if write or (not missing[0] and state.keeps_found):
+            asked.near.keep(item)
+    if not write:
+        return not missing[0]
+    if missing[0] and state.fill.due(1):
         yield from state.fill.look_after_add(view)
-    return answer
+    return bool(missing[0])
 
 
-def add_many(
-    state: FilterState, items: Iterable[str | bytes], route: Route = "auto"
-) -> Core[list[bool]]:
+def add_many(state: FilterState, items: Iterable[Item], route: Route = "auto") -> Core[list[bool]]:
     """Add many items; one answer for each, in order."""
+    # What is added and never answered is lost to all, so adds end where the iterable fails.
     return _in_chunks(state, items, route, write=True)
+
+
+def exists_many(
+    state: FilterState, items: Iterable[Item], route: Route = "auto"
+) -> Core[list[bool]]:
+    """Test many items; one answer for each, in order."""
+    return _in_chunks(state, items, route, write=False)
+
+
+def _in_chunks(
+    state: FilterState, items: Iterable[Item], route: Route, *, write: bool
+) -> Core[list[bool]]:
+    stream = chunks(state, items, route, finish=not write)
+    results: list[bool] = []
+    yield from state.current()
+    # What the iterable raises is the caller's: it passes through as it is.
+    for taken in stream:
+        try:
+            encoded = encode_items(taken, len(results))
+            results += yield from _answer(state, taken, encoded, route, write=write)
+        except Exception as error:  # noqa: BLE001 - raised again
+            fail_after(results, error)
+    return results
+
+
+def update(state: FilterState, items: Iterable[Item], route: Route = "auto") -> Core[None]:
+    """Add many items without asking which of them are new."""
+    stream = chunks(state, items, route, finish=True)
+    added = 0
+    yield from state.current()
+    for taken in stream:
+        try:
+            encoded = encode_items(taken, added)
+            yield from _answer(state, taken, encoded, route, write=True, answers=False)
+        except Exception as error:  # noqa: BLE001 - raised again
+            fail_after_adding(added, error)
+        added += len(taken)
 
 
 class Stream:
     """Items of an iterable with their answers; it is read no further than a chunk at a time."""
 
     def __init__(
-        self,
-        state: FilterState,
-        items: Iterable[str | bytes],
-        route: Route,
-        batch_size: int | None,
+        self, state: FilterState, items: Iterable[Item], route: Route, batch_size: int | None
     ) -> None:
         self._state = state
-        self._chunks = Chunks(state, items, route, finish=True, batch_size=batch_size)
-        self._ask = partial(_add_chunk, state, route=route)
+        self._route = route
+        self._chunks = chunks(state, items, route, finish=True, batch_size=batch_size)
+        self._count = 0
         self._failure: PartialResultError | None = None
 
-    def add_next(self) -> Core[list[tuple[str | bytes, bool]]]:
+    def add_next(self) -> Core[list[tuple[Item, bool]]]:
         """Add the next items; return each with its answer, none at the end.
 
         After a PartialResultError `results` begins with the first item without an answer. What the
@@ -119,208 +140,100 @@ class Stream:
         """
         if self._failure is not None:
             raise self._failure
-        chunks = self._chunks
         yield from self._state.current()
-        if not chunks.take():
+        taken = next(self._chunks, [])
+        if not taken:
             return []
-        answers: list[bool]
         try:
-            chunk = chunks.encode()
-            answers = yield from answer_chunk(
-                self._state, chunks.taken, chunk, self._ask, write=True
-            )
+            encoded = encode_items(taken, self._count)
+            self._count += len(taken)
+            answers = yield from _answer(self._state, taken, encoded, self._route, write=True)
         except PartialResultError as error:
             answers = take_known(error)
             if not answers:
                 raise
             self._failure = error
-        return list(zip(chunks.taken, answers, strict=False))
+        return list(zip(taken, answers, strict=False))
 
 
-def exists_many(
-    state: FilterState, items: Iterable[str | bytes], route: Route = "auto"
-) -> Core[list[bool]]:
-    """Test many items; one answer for each, in order."""
-    return _in_chunks(state, items, route, write=False)
-
-
-def _in_chunks(
-    state: FilterState, items: Iterable[str | bytes], route: Route, *, write: bool
-) -> Core[list[bool]]:
-    # What is added and never answered is lost to all, so adds end where the iterable fails.
-    chunks = Chunks(state, items, route, finish=not write)
-    results: list[bool] = []
-    step = _add_chunk if write else _exists_chunk
-    yield from state.current()
-    # What the iterable raises is the caller's: it passes through as it is.
-    while chunks.take():
-        ask = partial(step, state, route=route)
-        try:
-            chunk = chunks.encode()
-            results += yield from answer_chunk(state, chunks.taken, chunk, ask, write=write)
-        except Exception as error:  # noqa: BLE001 - raised again
-            fail_after(results, error)
-    return results
-
-
-def update(state: FilterState, items: Iterable[str | bytes], route: Route = "auto") -> Core[None]:
-    """Add many items without asking which of them are new."""
-    chunks = Chunks(state, items, route, finish=True)
-    added = 0
-    yield from state.current()
-    while chunks.take():
-        try:
-            chunk = chunks.encode()
-            # The near-cache leaves none out: an update has no answers, so an item of a
-            # generation that is over would be lost unnoticed.
-            yield from _add_chunk(state, chunk, route, answers=False)
-        except BaseException as error:
-            if state.near is not None:
-                state.near.doubt()
-            if isinstance(error, Exception):
-                fail_after_adding(added, error)
-            raise
-        added += len(chunk)
-
-
-def _add_chunk(
-    state: FilterState, items: Sequence[bytes], route: Route = "items", *, answers: bool = True
-) -> Core[list[bool]]:
-    add = _add_carefully if state.fill.refuse else _add_now
-    return add(state, items, route, answers=answers)
-
-
-def _add_carefully(
-    state: FilterState, items: Sequence[bytes], route: Route, *, answers: bool
-) -> Core[list[bool]]:
-    """Add a chunk to a filter that refuses items when it is full."""
-    yield from state.current()
-    if state.fill.refusing or len(items) > state.fill.until_look:
-        return (yield from _add_in_shares(state, items, route, answers=answers))
-    return (yield from _add_now(state, items, route, answers=answers))
-
-
-def _add_in_shares(
-    state: FilterState, items: Sequence[bytes], route: Route, *, answers: bool
-) -> Core[list[bool]]:
-    """Add a chunk in parts with no more new items than this client may add before it looks again.
-
-    Near the capacity, where shares are small, it is asked first which items are new, so that
-    seen ones do not take part.
-    """
-    results: list[bool] = []
-    seen: list[bool] = []
-    try:
-        while (start := len(results)) < len(items):
-            if state.fill.refusing or not state.fill.until_look:
-                yield from state.fill.look((yield from state.current()))
-            if state.fill.refusing:
-                results += yield from _refuse_new(state, items[start:])
-                continue
-            stop = start + max(1, state.fill.until_look)
-            if stop < min(len(items), start + ASKED_FIRST):
-                if start >= len(seen):
-                    seen += [True] * (start - len(seen))
-                    asked = items[start : start + ASKED_FIRST]
-                    seen += yield from before_adding(_exists_chunk(state, asked))
-                new = (index for index in range(start, len(seen)) if not seen[index])
-                stop = next(islice(new, stop - start, None), len(seen))
-            results += yield from _add_now(state, items[start:stop], route, answers=answers)
-    except Exception as error:  # noqa: BLE001 - raised again
-        fail_after(results, error)
-    return results
-
-
-def _add_now(
-    state: FilterState, items: Sequence[bytes], route: Route, *, answers: bool
-) -> Core[list[bool]]:
-    view = yield from state.current()
-    strategy, different = _prepare(state, view, items, route, write=True, answers=answers)
-    if len(different) == len(items):
-        results = yield from _ask(state, view, different, strategy, write=True, answers=answers)
-    else:
-        results = yield from _ask_once(
-            state, view, items, different, strategy, write=True, answers=answers
-        )
-    # What is not counted may be new.
-    if state.fill.due(sum(results) if strategy.has_answers else len(items)):
-        yield from state.fill.look_after_add(state.view or view)
-    return results
-
-
-def _prepare(
+def _answer(
     state: FilterState,
-    view: View,
-    items: Sequence[bytes],
+    items: Sequence[Item],
+    encoded: Sequence[bytes],
     route: Route,
     *,
     write: bool,
     answers: bool = True,
-) -> tuple[Strategy, Sequence[bytes]]:
-    """Return what sends items to the server, and the items, each once where that matters.
-
-    How many of them are different is counted among the first.
-    """
-    # Of an item whose reply is lost only the first occurrence may count as new.
-    may_repeat = state.on_unknown != "new"
-    if state.strategy.has_free_repeats and may_repeat:
-        return choose(state, view, len(items), route, write=write, answers=answers), items
-    first: Iterable[bytes] = items if len(items) <= REPEATS_SAMPLE else items[:REPEATS_SAMPLE]
-    sample = dict.fromkeys(first)
-    count = len(items) * len(sample) // max(1, min(len(items), REPEATS_SAMPLE))
-    strategy = choose(state, view, count, route, write=write, answers=answers)
-    if strategy.has_free_repeats and may_repeat:
-        return strategy, items
-    return strategy, list(sample if first is items else dict.fromkeys(items))
-
-
-def _ask_once(
-    state: FilterState,
-    view: View,
-    items: Sequence[bytes],
-    different: Sequence[bytes],
-    strategy: Strategy,
-    *,
-    write: bool,
-    answers: bool = True,
 ) -> Core[list[bool]]:
-    """Ask about each item once where some are repeated.
+    """Answer a chunk of items in order.
 
-    A page links to itself a hundred times, and each time would cost as much as the first.
+    Args:
+        state: The filter.
+        items: The items as they were given.
+        encoded: The same, encoded.
+        route: The way they are to take.
+        write: Whether they are added.
+        answers: Whether the caller wants to know which of them are new.
     """
+    view = yield from state.current()
+    # An update has no answers, so an item of a generation that is over would be lost unnoticed.
+    asked = state.ask_near(view) if answers else None
+    chunk = Chunk(encoded)
+    missed: Sequence[int] = range(len(items))
     try:
-        found = yield from _ask(state, view, different, strategy, write=write, answers=answers)
-    except PartialResultError as error:
-        answered = dict(zip(different, error.results, strict=False))
-        unknown = {item for item, answer in answered.items() if answer is None}
-        known = list(takewhile(answered.__contains__, items))
-        results = _repeat(answered, known, write=write)
-        # Where the first has no answer, nothing is known of its repeats.
-        error.results[:] = [
-            None if item in unknown else answer for item, answer in zip(known, results, strict=True)
-        ]
+        if asked is not None:
+            keys = items if isinstance(encoded, EncodedTexts) else keys_of(items)
+            missed = _look_up(asked.near, keys)
+            chunk.leave_out_kept(missed)
+            if not missed:
+                return [not write] * len(items)
+        strategy = choose(state, view, chunk, route, write=write, answers=answers)
+        results = yield from _ask(state, view, chunk, strategy, write=write, answers=answers)
+    except BaseException as error:
+        if state.near is not None and not isinstance(error, CapacityError):
+            state.near.doubt()
         raise
-    return _repeat(dict(zip(different, found, strict=True)), items, write=write)
+    if asked is not None and state.view is view:
+        asked.confirm()
+        if write and state.on_unknown != "new":
+            kept = missed
+        elif write or state.keeps_found:
+            kept = [index for index in missed if results[index] != write]
+        else:
+            kept = []
+        whole = len(kept) == len(items)
+        asked.near.keep_many(items if whole else [items[index] for index in kept])
+    return results
+
+
+def _look_up(near: NearCache, keys: Sequence[Any]) -> Sequence[int]:
+    """Return where items stand that are not kept; after a sample of these none is looked up."""
+    if len(keys) > SAMPLE and len(near.missed(keys[:SAMPLE])) == SAMPLE:
+        return range(len(keys))
+    return near.missed(keys)
 
 
 def _ask(
     state: FilterState,
     view: View,
-    items: Sequence[bytes],
+    chunk: Chunk,
     strategy: Strategy,
     *,
     write: bool,
     answers: bool,
 ) -> Core[list[bool]]:
-    answered, found = None, None
-    if not view.discards and len(items) <= strategy.few_items(view.hasher):
+    count, fill, answered = len(chunk.items), state.fill, None
+    is_careful = write and fill.refuse and (fill.refusing or count > fill.until_look)
+    if not (view.discards or is_careful) and count <= strategy.few_items(view.hasher):
         # What Operation does, without its costs where all is as expected.
-        answered = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
-        found = _read_few(view, answered, len(items), write=write)
-    if found is None:
-        operation = Operation(state, items, write=write, answers=answers, strategy=strategy)
-        found = yield from operation.run(view, answered)
-    return found
+        answered = yield from strategy.few_each(view.shards, view.hasher, chunk.items, write=write)
+        found = _read_few(view, answered, count, write=write)
+        if found is not None:
+            if write and fill.due(sum(found) if strategy.has_answers else count):
+                yield from fill.look_after_add(view)
+            return chunk.spread(found, write=write)
+    operation = Operation(state, chunk, write=write, answers=answers, strategy=strategy)
+    return (yield from operation.run(view, answered))
 
 
 def _read_few(view: View, answered: Answered, count: int, *, write: bool) -> list[bool] | None:
@@ -337,49 +250,3 @@ def _read_few(view: View, answered: Answered, count: int, *, write: bool) -> lis
         for index, answer in zip(indices, answers, strict=True):
             results[index] = answer
     return results
-
-
-def _repeat(answered: dict[bytes, A], items: Sequence[bytes], *, write: bool) -> list[A | bool]:
-    """Return the answer to each item from those to different ones; an item is new once."""
-    if write:
-        return [answered.pop(item, False) for item in items]
-    return [answered[item] for item in items]
-
-
-def _refuse_new(state: FilterState, items: Sequence[bytes]) -> Core[list[bool]]:
-    seen = yield from before_adding(_exists_chunk(state, items))
-    if not all(seen) and not state.fill.refusing:
-        # The filter was cleared meanwhile, and asking followed it there.
-        return (yield from _add_chunk(state, items))
-    known = [False] * [*seen, False].index(False)
-    if all(seen):
-        return known
-    raise CapacityError(
-        f"filter {state.keys.name!r} is full: {state.fill.why_refusing(state.descriptor)}", known
-    )
-
-
-def before_adding(test: Core[T]) -> Core[T]:
-    """Carry out a test of items that are to be added; an error has none of its answers.
-
-    "Not there" would be taken for "not new".
-    """
-    try:
-        return (yield from test)
-    except BatchError as error:
-        raise error.__cause__ or error from None
-    except PartialResultError as error:
-        error.results.clear()
-        raise
-
-
-def _exists_chunk(
-    state: FilterState, items: Sequence[bytes], route: Route = "items"
-) -> Core[list[bool]]:
-    view = yield from state.current()
-    strategy, different = _prepare(state, view, items, route, write=False)
-    if len(different) == len(items):
-        core = _ask(state, view, different, strategy, write=False, answers=True)
-    else:
-        core = _ask_once(state, view, items, different, strategy, write=False)
-    return (yield from core)

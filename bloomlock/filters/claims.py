@@ -13,8 +13,9 @@ from bloomlock.locks.protocol.values import SLICE_MS
 from bloomlock.locks.session import TOKENS
 from bloomlock.runtime.clock import boot_clock
 
-from .answers import before_adding, exists_many
+from .answers import exists_many
 from .claim_session import ClaimSession, ClaimState, Offered, check_payload
+from .follow import before_adding
 from .state import in_one_generation
 from .support import CLAIMS, check_support
 

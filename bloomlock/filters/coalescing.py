@@ -45,7 +45,7 @@ from bloomlock.errors import (
 from bloomlock.hashing import encode_item
 
 from . import answers
-from .operation import outcome_unknown
+from .follow import outcome_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

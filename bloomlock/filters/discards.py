@@ -19,8 +19,8 @@ from bloomlock.scripts import answer_of
 from bloomlock.strategies.sliced import DISCARD as OPERATION
 from bloomlock.strategies.sliced import Items, ask_each, ask_shard
 
-from .batches import fail_after
-from .operation import Operation
+from .batches import Chunk, fail_after
+from .follow import Operation
 from .state import in_one_generation
 from .support import DISCARD, check_support
 from .tombstones import NEEDS
@@ -157,7 +157,7 @@ class _Discards:
         """Answer items that are not there: for these no other client is to pay."""
         left = self._left()
         some = [self._items[index] for index in left]
-        there = yield from Operation(self._state, some, write=False).run(view)
+        there = yield from Operation(self._state, Chunk(some), write=False).run(view)
         for index, found in zip(left, there, strict=True):
             if not found:
                 self._answers[index] = False

@@ -23,12 +23,14 @@ from redis.exceptions import RedisError
 from bloomlock.descriptor import CLOSED, READY
 from bloomlock.descriptor import REBUILD as REBUILT
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
+from bloomlock.hashing import encode_items
 from bloomlock.keys import FilterKeys, prepared_key
 from bloomlock.spec import RequestedSpec
 
 from . import answers, switch
-from .batches import Chunks
+from .batches import chunks
 from .files import Layout
+from .follow import before_adding
 from .generation import View
 from .options import OpenOptions
 from .prepared import Prepared
@@ -135,9 +137,10 @@ class Rebuild:
 
     def add(self, items: Items) -> Core[None]:
         """Take over those of the items that the filter has."""
-        chunks = Chunks(self._loader, items, "auto", finish=True)
-        while chunks.take():
-            yield from self._take_over(list(chunks.encode()))
+        count = 0
+        for taken in chunks(self._loader, items, "auto", finish=True):
+            yield from self._take_over(list(encode_items(taken, count)))
+            count += len(taken)
 
     def add_late(self, items: Items) -> Core[None]:
         """Do the same when the filter is closed, with those that were absent until now too."""
@@ -150,7 +153,7 @@ class Rebuild:
         old = self._state
         if self._closed is not None:
             old = self._attached(old.keys, self._closed.with_key(old.key))
-        there = yield from answers.before_adding(answers.exists_many(old, items))
+        there = yield from before_adding(answers.exists_many(old, items))
         yield from answers.update(self._loader, list(compress(items, there)))
         self._absent += compress(items, map(not_, there))
 

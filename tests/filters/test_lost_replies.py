@@ -12,7 +12,7 @@ from redis.retry import Retry
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.effects import ConnectionLost
 from bloomlock.errors import OutcomeUnknownError
-from bloomlock.filters.operation import Repeats
+from bloomlock.filters.follow import Repeats
 
 PATIENCE = 60
 """Seconds that no test waits for."""
