@@ -1,34 +1,21 @@
 """Concurrent single calls on one asyncio filter go out together.
 
-A call that finds the filter idle is carried out at once, by its own task, as if there were no
-others. Calls that come while one is under way wait; when it is answered all that wait go out as
-one batch, and what comes meanwhile is the next. No timer is involved: how much goes out together
-follows from how long a round trip takes and how many call.
+A call that finds the filter idle is carried out at once, by its own task. Calls that come while one
+is under way wait; when it is answered all that wait go out as one batch. No timer is involved.
 
-Nothing depends on one caller's life. Batches are carried out by a task of their own. A caller that
+A batch is carried out by a task of its own, so nothing depends on one caller's life. A caller that
 is cancelled while it waits is taken out, and its item is never sent; one whose call is under way
 gives up its answer and no other caller's.
 
 With the lock strategy every call is carried out by that task, and to its end: what is cut off
 half-way leaves a lock behind, and all other clients would wait until its lease is over. With the
-locks of a factory each call is made as if there were no others, because such locks are taken one
-after the other in a batch, and side by side by calls of their own.
-
-The answers of a batch are those of the calls carried out one after the other, in order:
-
-    1. each `exists` whose item no earlier call of the batch adds is asked. Done before all adds, it
-       cannot see a later one; an earlier add of another item concerns it only as a false positive.
-    2. the adds are carried out, in order; of several adds of one item the first is answered "new".
-    3. each `exists` whose item an earlier call of the batch adds is True if that add succeeded.
-
-An error about the batch as a whole reaches each caller as an exception object of its own.
+locks of a factory each call goes alone: these are taken one after the other in a batch, and side by
+side by calls of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -38,7 +25,6 @@ from bloomlock.errors import (
     BatchError,
     BloomlockError,
     CapacityError,
-    FilterLostError,
     OutcomeUnknownError,
     PartialResultError,
 )
@@ -48,7 +34,7 @@ from . import answers
 from .follow import outcome_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bloomlock.effects import Core
 
@@ -60,16 +46,14 @@ CALLS_PER_BATCH = 512
 """Bounds how long the last caller of a batch waits for its first; and of a thousand callers half
 wake up, and call again, while the server works for the other half."""
 
-
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
 Call: TypeAlias = tuple[str | bytes, bool]
 """A checked item, and whether it is to be added (else it is asked for)."""
-Outcome: TypeAlias = bool | Exception | None
-Calls: TypeAlias = list[tuple[asyncio.Future[bool], Call]]
+Calls: TypeAlias = dict[asyncio.Future[bool], Call]
 
 
 class CallBatch:
-    """A batch of calls.
+    """A batch of calls, answered as if they were carried out one after the other.
 
     Attributes:
         outcomes: For each call its answer or its error; None: nothing is known to have been sent
@@ -78,34 +62,13 @@ class CallBatch:
     """
 
     def __init__(self, state: FilterState, calls: Sequence[Call]) -> None:
-        self.outcomes: list[Outcome] = [None] * len(calls)
+        self.outcomes: list[bool | Exception | None] = [None] * len(calls)
         self._state = state
         self._calls = calls
-        self._adds: list[int] = []
-        self._adding = False
-
-    @property
-    def all_answered(self) -> bool:
-        """Whether no call failed or has to be carried out again."""
-        return all(isinstance(outcome, bool) for outcome in self.outcomes)
+        self._adds = [index for index, (_, write) in enumerate(calls) if write]
+        self._is_adding = False
 
     def run(self) -> Core[None]:
-        """Carry out the calls."""
-        self._adds = [index for index, (_, write) in enumerate(self._calls) if write]
-        later: list[tuple[int, int]] = []
-        if len(self._adds) < len(self._calls):
-            asks, later = self._asks_before_and_after_adds()
-            if asks:
-                yield from self._ask(asks)
-        if self._adds:
-            self._adding = True
-            yield from self._add()
-        for index, add in later:
-            if isinstance(self.outcomes[add], bool):
-                self.outcomes[index] = True
-
-    def _asks_before_and_after_adds(self) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the asks to carry out, and the others, each with the add of its item."""
         before, after = [], []
         first_adds: dict[bytes, int] = {}
         for index, (item, write) in enumerate(self._calls):
@@ -116,124 +79,95 @@ class CallBatch:
                 after.append((index, first_adds[data]))
             else:
                 before.append(index)
-        return before, after
+        # What no earlier call adds is asked for before all adds: it cannot see a later one.
+        if before:
+            yield from self._call(before, answers.exists_many)
+        if self._adds:
+            self._is_adding = True
+            yield from self._call(self._adds, answers.add_many)
+        # What an earlier call adds is there if that add succeeded.
+        for index, add in after:
+            if isinstance(self.outcomes[add], bool):
+                self.outcomes[index] = True
 
     def fail(self, error: Exception) -> None:
         """Settle all calls of a batch that could not be begun."""
-        for index in self._unknown_of(range(len(self._calls))):
-            self.outcomes[index] = self._own(error)
+        self._settle(range(len(self._calls)), error)
 
     def give_up(self) -> None:
         """Settle the adds of a batch that was stopped on its way: they may have happened."""
-        if not self._adding:
-            return
-        name = self._state.keys.name
-        for index in self._adds:
-            if self.outcomes[index] is None:
-                self.outcomes[index] = self._state.on_unknown == "new" or OutcomeUnknownError(
-                    f"an item was being added to filter {name!r} together with others when that "
-                    "was cancelled; the update may or may not have happened",
-                    [None],
-                )
+        for index in self._left(self._adds) if self._is_adding else ():
+            self.outcomes[index] = self._state.on_unknown == "new" or OutcomeUnknownError(
+                f"an item was being added to filter {self._state.keys.name!r} together with others "
+                "when that was cancelled; the update may or may not have happened",
+                [None],
+            )
 
-    def _ask(self, indices: list[int]) -> Core[None]:
-        items = [self._calls[index][0] for index in indices]
+    def _call(
+        self, indices: list[int], step: Callable[[FilterState, list[Any]], Core[list[bool]]]
+    ) -> Core[None]:
+        known: Sequence[bool | None]
+        failure: Exception | None = None
         try:
-            if len(items) == 1:
-                seen = [(yield from answers.exists(self._state, items[0]))]
-            else:
-                seen = yield from answers.exists_many(self._state, items)
+            known = yield from step(self._state, [self._calls[index][0] for index in indices])
         except Exception as error:  # noqa: BLE001 - it is the callers'
-            self._share(indices, error)
-        else:
-            self._take(indices, seen)
-
-    def _add(self) -> Core[None]:
-        items = [self._calls[index][0] for index in self._adds]
-        try:
-            if len(items) == 1:
-                new = [(yield from answers.add(self._state, items[0]))]
-            else:
-                new = yield from answers.add_many(self._state, items)
-        except CapacityError as error:
-            self._take(self._adds, error.results)
-            yield from self._refuse(error)
-        except Exception as error:  # noqa: BLE001 - it is the callers'
-            self._share(self._adds, error)
-        else:
-            self._take(self._adds, new)
+            failure = error
+            known = error.results if isinstance(error, PartialResultError) else ()
+        # An error knows the answers of the first items only.
+        for index, answer in zip(indices, known, strict=False):
+            self.outcomes[index] = answer
+        if isinstance(failure, CapacityError):
+            yield from self._refuse(failure)
+        elif failure is not None:
+            # What was not sent may still be. But a server that cannot be reached would let each of
+            # the rest wait in vain as well.
+            all_of_them = isinstance(failure, UNREACHABLE) or not known
+            self._settle(indices if all_of_them else indices[: len(known)], failure)
 
     def _refuse(self, error: CapacityError) -> Core[None]:
         """Accept seen items and refuse new ones in a full filter, as an add of each alone does."""
-        left = self._unknown_of(self._adds)
-        yield from self._ask(left)
+        left = self._left(self._adds)
+        yield from self._call(left, answers.exists_many)
         for index in left:
             if self.outcomes[index] is True:
                 self.outcomes[index] = False
             elif self.outcomes[index] is False:
-                # If the filter was cleared meanwhile, the item may be added after all.
-                self.outcomes[index] = self._own(error) if self._state.fill.refusing else None
+                # If the filter was cleared in between, the item may be added after all.
+                is_full = self._state.fill.refusing
+                self.outcomes[index] = self._own(error) if is_full else None
 
-    def _take(self, indices: Sequence[int], known: Sequence[bool | None]) -> None:
-        # An error knows the answers of the first items only.
-        for index, answer in zip(indices, known, strict=False):
-            self.outcomes[index] = answer
-
-    def _share(self, indices: list[int], error: Exception) -> None:
-        """Give the error to each call it is about; what was never sent may still be."""
-        known: Sequence[bool | None] = ()
-        if isinstance(error, PartialResultError) and len(indices) > 1:
-            known = error.results
-        self._take(indices, known)
-        # A server that cannot be reached would let each of the rest wait in vain as well.
-        sent = indices if isinstance(error, UNREACHABLE) or not known else indices[: len(known)]
-        for index in self._unknown_of(sent):
+    def _settle(self, indices: Sequence[int], error: Exception) -> None:
+        for index in self._left(indices):
             self.outcomes[index] = self._own(error)
 
-    def _own(self, error: Exception) -> Exception:
-        """Return the error as an add of one item raises it, for one caller alone."""
-        if isinstance(error, BatchError) and isinstance(error.__cause__, Exception):
-            error = error.__cause__
-        is_lost = isinstance(error, FilterLostError)
-        if (
-            isinstance(error, OutcomeUnknownError)
-            and not is_lost
-            and isinstance(error.__cause__, Exception)
-        ):
-            made = outcome_unknown(self._state.keys.name, 1, error.__cause__)
-            made.results = [None]
-            return made
-        return own_error(error)
-
-    def _unknown_of(self, indices: Sequence[int]) -> list[int]:
+    def _left(self, indices: Sequence[int]) -> list[int]:
         return [index for index in indices if self.outcomes[index] is None]
 
+    def _own(self, error: Exception) -> Exception:
+        """Return the error as the call of one item raises it, for one caller alone.
 
-def own_error(error: Exception) -> Exception:
-    """Return the error as the call of one item raises it, for one caller alone.
-
-    An exception raised in many tasks would collect the tracebacks of them all.
-    """
-    try:
-        made = copy.copy(error)
-    except Exception:  # noqa: BLE001 - of a class whose constructor wants more than its arguments
-        made = type(error).__new__(type(error), *error.args)
-        made.__dict__.update(error.__dict__)
-    made.__cause__, made.__suppress_context__ = error.__cause__, error.__suppress_context__
-    # They are about the batch, of which the caller knows nothing.
-    made.__dict__.pop("__notes__", None)
-    if isinstance(made, CapacityError):
-        made.results = []
-    elif isinstance(made, PartialResultError):
-        made.results = [None]
-    return made
+        An exception raised in many tasks would collect the tracebacks of them all.
+        """
+        if isinstance(error, BatchError) and isinstance(error.__cause__, Exception):
+            error = error.__cause__
+        cause = error.__cause__
+        if type(error) is OutcomeUnknownError and isinstance(cause, Exception):
+            made: Exception = outcome_unknown(self._state.keys.name, 1, cause)
+        else:
+            made = type(error).__new__(type(error), *error.args)
+            made.__dict__.update(error.__dict__)
+            made.__cause__, made.__suppress_context__ = cause, error.__suppress_context__
+            # They are about the batch, of which the caller knows nothing.
+            made.__dict__.pop("__notes__", None)
+        if isinstance(made, PartialResultError):
+            made.results = [] if isinstance(made, CapacityError) else [None]
+        return made
 
 
 class Run(Protocol):
-    """Carries out a state."""
+    """Carries out a core."""
 
-    async def __call__(self, core: Core[T]) -> T:
-        """Return its result."""
+    async def __call__(self, core: Core[T]) -> T: ...
 
 
 class Coalescer:
@@ -252,18 +186,19 @@ class Coalescer:
         # Whether a call or a batch is under way, or about to be.
         self._busy = False
         self._closed = False
-        self._waiting: dict[asyncio.Future[bool], Call] = {}
-        self._under_way: dict[asyncio.Future[bool], Call] = {}
+        self._waiting: Calls = {}
+        self._under_way: Calls = {}
         self._task: asyncio.Task[None] | None = None
 
     async def call(self, item: str | bytes, *, write: bool) -> bool:
         """Add an item (True: new) or ask for it (True: seen)."""
+        step = answers.add if write else answers.exists
         if self._apart:
-            return await self._call_alone(item, write)
+            return await self._run(step(self._state, item))
         if not self._busy and not self._locks:
             self._busy = True
             try:
-                return await self._call_alone(item, write)
+                return await self._run(step(self._state, item))
             finally:
                 self._go_on()
         # What is no item must not fail the batch of other callers.
@@ -278,10 +213,6 @@ class Coalescer:
         except asyncio.CancelledError:
             self._leave(future)
             raise
-
-    async def _call_alone(self, item: str | bytes, write: bool) -> bool:
-        step = answers.add if write else answers.exists
-        return await self._run(step(self._state, item))
 
     def close(self) -> None:
         """Send nothing more; calls that wait raise BloomlockError."""
@@ -301,24 +232,21 @@ class Coalescer:
         if future.done() and not future.cancelled():
             # Answered at the same moment; asyncio logs errors that are not looked at.
             future.exception()
-            return
-        if self._waiting.pop(future, None) is not None:
-            return
-        known = self._under_way.pop(future, None) is not None
-        if known and not self._under_way and self._task is not None and not self._locks:
-            # The batch has no callers left; a server that hangs must not hold up the next.
-            self._task.cancel()
+        elif self._waiting.pop(future, None) is None:
+            known = self._under_way.pop(future, None) is not None
+            if known and not self._under_way and self._task is not None and not self._locks:
+                # The batch has no callers left; a server that hangs must not hold up the next.
+                self._task.cancel()
 
     def _go_on(self) -> None:
         """Start a batch if calls wait; what was under way is over."""
         self._busy = bool(self._waiting) and not self.loop.is_closed()
-        if not self._busy:
-            return
-        self._task = self.loop.create_task(self._carry_out_batches())
-        # The loop keeps weak references to tasks only. That a cancelled task may never have begun
-        # is why this is no `finally` in it.
-        _TASKS.add(self._task)
-        self._task.add_done_callback(self._ended)
+        if self._busy:
+            self._task = self.loop.create_task(self._carry_out_batches())
+            # The loop keeps weak references to tasks only. A cancelled task may never have begun,
+            # so this is no `finally` in it.
+            _TASKS.add(self._task)
+            self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         _TASKS.discard(task)
@@ -327,9 +255,22 @@ class Coalescer:
 
     async def _carry_out_batches(self) -> None:
         while self._waiting:
-            batch, calls = self._next_batch()
-            await self._carry_out(batch, calls)
-            if self._waiting and batch.all_answered:
+            # Some may have been cancelled just now, and not have come to leave by themselves.
+            waiting = [one for one in self._waiting.items() if not one[0].done()]
+            calls = waiting[:CALLS_PER_BATCH]
+            self._under_way, self._waiting = dict(calls), dict(waiting[CALLS_PER_BATCH:])
+            batch = CallBatch(self._state, [call for _, call in calls])
+            try:
+                await self._run(batch.run())
+            except Exception as error:  # noqa: BLE001 - the callers', like those handed out
+                batch.fail(error)
+            except BaseException:
+                batch.give_up()
+                self._hand_out(calls, batch)
+                raise
+            finally:
+                self._under_way = {}
+            if self._waiting and all(isinstance(one, bool) for one in batch.outcomes):
                 # The next batch is on its way when the callers of this one wake up.
                 self.loop.call_soon(self._hand_out, calls, batch)
                 continue
@@ -337,29 +278,7 @@ class Coalescer:
             # Those who were answered come back first, so that their next calls go out together.
             await asyncio.sleep(0)
 
-    def _next_batch(self) -> tuple[CallBatch, Calls]:
-        # Some may have been cancelled just now, and not have come to leave by themselves.
-        waiting = {future: call for future, call in self._waiting.items() if not future.done()}
-        self._under_way, self._waiting = waiting, {}
-        if len(waiting) > CALLS_PER_BATCH:
-            self._under_way = dict(islice(waiting.items(), CALLS_PER_BATCH))
-            self._waiting = dict(islice(waiting.items(), CALLS_PER_BATCH, None))
-        batch = CallBatch(self._state, list(self._under_way.values()))
-        return batch, list(self._under_way.items())
-
-    async def _carry_out(self, batch: CallBatch, calls: Calls) -> None:
-        try:
-            await self._run(batch.run())
-        except Exception as error:  # noqa: BLE001 - the callers', like those the batch hands out
-            batch.fail(error)
-        except BaseException:
-            batch.give_up()
-            self._hand_out(calls, batch)
-            raise
-        finally:
-            self._under_way = {}
-
-    def _hand_out(self, calls: Calls, batch: CallBatch) -> None:
+    def _hand_out(self, calls: list[tuple[asyncio.Future[bool], Call]], batch: CallBatch) -> None:
         if self.loop.is_closed():
             return
         again = {}
