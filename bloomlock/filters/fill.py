@@ -1,7 +1,7 @@
 """How full a filter is: counted bits, and a watch that says so in time for little.
 
-The bits of a Bloom filter are spread evenly, so a slice of the bitmap gives the fill of the
-whole: 64 KiB are counted in some microseconds and give the number of items within 0.5 %.
+The bits of a Bloom filter are spread evenly, so a part of the bitmap gives the fill of the whole:
+64 KiB are counted in some microseconds and give the number of items within 0.5 %.
 """
 
 from __future__ import annotations
@@ -15,20 +15,42 @@ from redis.exceptions import RedisError
 
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
+from bloomlock.descriptor import HEADER_BYTES, generation_of, has_discards
+from bloomlock.keys import discards_key, native_key
+from bloomlock.parallel import in_parallel
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.sizing import FIRST_BYTE, estimate_count, estimate_deviation
-from bloomlock.strategies.base import header_command, plain_header
+from bloomlock.sizing import (
+    FIRST_BYTE,
+    error_rate_at_fill,
+    estimate_count,
+    estimate_deviation,
+    whole_collisions,
+)
+from bloomlock.slice_sizes import compound_error_rate
+from bloomlock.slices import live_slices
+from bloomlock.strategies.base import (
+    header_command,
+    header_from_bytes,
+    plain_header,
+    start_command,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
+    from bloomlock.slices import Slice
+    from bloomlock.strategies import Shard
 
     from .generation import View
 
 logger = logging.getLogger("bloomlock")
 
+COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
+"""About 2 ms of the server's time."""
+
+COMMANDS_PER_TRIP = 8
 SAMPLE_BYTES = 64 * 1024
 NEARLY_FULL = 0.9
 FEWEST_BETWEEN_LOOKS = 8
@@ -41,6 +63,130 @@ FRESH_SECONDS = 1.0
 MOST_DEVIATION = 0.01
 """Part of the capacity by which an estimate near the capacity may be wrong, if more shards would
 make it better."""
+
+
+class Counted(NamedTuple):
+    """How full a filter is.
+
+    Attributes:
+        items: Distinct items, estimated or known.
+        bits_set: Bits that are 1, counted or expected.
+        error_rate: The false-positive rate, where it does not follow from the bits that are 1.
+        fullest: With a window, items of a filter whose slices are all as full as the fullest.
+        discarded: Items that have a tombstone.
+        num_bits: Bits of all slices of a filter that grows; 0: as the descriptor says.
+        slices: The most that a shard of a filter that grows has.
+    """
+
+    items: int
+    bits_set: int
+    error_rate: float | None = None
+    fullest: int = 0
+    discarded: int = 0
+    num_bits: int = 0
+    slices: int = 1
+
+
+def count_bitmaps(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+    """Count the items of shards that are a bitmap each; None if one changed in between."""
+    size = descriptor.size
+    length = (size.shard_bits + 7) // 8
+    most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // length)
+    counts = yield from in_parallel([_count_bits(shard, length) for shard in shards], most)
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    total, discarded = (sum(column) for column in zip(*known, strict=True))
+    items = estimate_count(total, size.num_bits, size.num_hashes)
+    # An item with a tombstone has its bits still.
+    return Counted(max(0, round(items) - discarded), total, discarded=discarded)
+
+
+def _count_bits(
+    shard: Shard, length: int, first: int = FIRST_BYTE, cardinality: str = "SCARD"
+) -> Core[tuple[int, int] | None]:
+    """Return how many bits are set, and how many items have a tombstone."""
+    total, key, discarded, end = 0, shard.key, 0, first + length
+    commands = [
+        encode_command("BITCOUNT", key, start, min(start + COUNTED_BYTES_PER_COMMAND, end) - 1)
+        for start in range(first, end, COUNTED_BYTES_PER_COMMAND)
+    ]
+    after = encode_command(cardinality, discards_key(key)), header_command(key)
+    for trip in range(0, len(commands), COMMANDS_PER_TRIP):
+        some = commands[trip : trip + COMMANDS_PER_TRIP]
+        *counts, members, start = yield from ask(key, *some, *after)
+        if plain_header(start) != shard.header:
+            return None
+        total += sum(counts)
+        # The sentinel is none; a set that is left of another generation says nothing.
+        discarded = max(0, members - 1) if has_discards(header_from_bytes(start)) else 0
+    return total, discarded
+
+
+def count_slices(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+    """Count the items of shards in all slices that count; an item in two of them counts twice."""
+    found = yield from in_parallel([_count_bits_of_slices(descriptor, shard) for shard in shards])
+    items = rate = fullest = 0.0
+    bits_set = num_bits = most = discarded = 0
+    for counted in found:
+        if counted is None:
+            return None
+        counts, dead = counted
+        rates = []
+        for part, bits in counts:
+            held = estimate_count(bits, part.bits, part.num_hashes)
+            fill = bits / part.bits
+            whole = 0.0 if descriptor.seeds else whole_collisions(fill, part.bits, part.num_hashes)
+            rates.append(error_rate_at_fill(fill, part.num_hashes) + whole)
+            items, fullest = items + held, max(fullest, held)
+            bits_set, num_bits = bits_set + bits, num_bits + part.bits
+        rate += compound_error_rate(rates) / len(shards)
+        most, discarded = max(most, len(counts)), discarded + dead
+    left = max(0, round(items) - discarded)
+    if (window := descriptor.window) is not None:
+        most_items = round(fullest * len(shards) * window.slices)
+        return Counted(left, bits_set, rate, most_items, discarded)
+    return Counted(left, bits_set, rate, num_bits=num_bits, discarded=discarded, slices=most)
+
+
+def _count_bits_of_slices(
+    descriptor: Descriptor, shard: Shard
+) -> Core[tuple[list[tuple[Slice, int]], int] | None]:
+    """Return the slices that count with their bits that are set, and the tombstones."""
+    start, time = yield from ask(shard.key, start_command(shard.key), encode_command("TIME"))
+    if len(start) < FIRST_BYTE or plain_header(start[:HEADER_BYTES]) != shard.header:
+        return None
+    now_us = int(time[0]) * 10**6 + int(time[1])
+    cardinality = "ZCARD" if descriptor.window else "SCARD"
+    counts, discarded = [], 0
+    for part in live_slices(descriptor.slices, descriptor.epoch_us, start, now_us):
+        found = yield from _count_bits(shard, part.size, part.first_byte, cardinality)
+        if found is None:
+            return None
+        bits, discarded = found
+        counts.append((part, bits))
+    return counts, discarded
+
+
+def count_servers_own(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+    """Return how many items the server has counted itself."""
+    counts = yield from in_parallel([_count_own(shard) for shard in shards])
+    if None in counts:
+        return None
+    items, size = sum(count or 0 for count in counts), descriptor.size
+    filled = -math.expm1(-size.num_hashes * items / size.num_bits)
+    return Counted(items, round(filled * size.num_bits))
+
+
+def _count_own(shard: Shard) -> Core[int | None]:
+    own = native_key(shard.key, generation_of(shard.header))
+    number, there, start = yield from ask(
+        shard.key,
+        encode_command("BF.CARD", own),
+        encode_command("EXISTS", own),
+        header_command(shard.key),
+    )
+    return int(number) if there and plain_header(start) == shard.header else None
 
 
 class FillWatch(LockOwner):
@@ -57,11 +203,7 @@ class FillWatch(LockOwner):
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        refuse: bool,
-        clock: Callable[[], float] | None = None,
+        self, name: str, *, refuse: bool, clock: Callable[[], float] | None = None
     ) -> None:
         super().__init__()
         self.refuse = refuse
@@ -117,44 +259,45 @@ class FillWatch(LockOwner):
             logger.debug("looking at the fill of %r failed: %s", self._name, error)
 
     def look(self, view: View) -> Core[None]:
-        """Estimate the fill from slices of the bitmap. Cost: one round trip for each shard counted.
+        """Estimate the fill from parts of the bitmap. Cost: one round trip for each shard counted.
 
         One shard is enough where it holds ten thousand items, all are counted where each holds a
         few; see `counting`.
         """
-        now = self._now()
+        now, descriptor, shards = self._now(), view.descriptor, view.shards
         if view.kind.is_counted:
-            counted = yield from view.kind.count(view.descriptor, view.shards)
-            if counted is None:
-                self._until_look = 1
-                return
-            self._judge(
-                view.descriptor.capacity, counted.items, 0.0, "the filter takes more memory"
-            )
-            self._stale_at = now + FRESH_SECONDS
-            return
-        if (window := view.descriptor.window) is not None:
+            counted = yield from view.kind.count(descriptor, shards)
+            if counted is not None:
+                beyond = "the filter takes more memory"
+                self._judge(descriptor.capacity, counted.items, 0.0, beyond)
+        elif (window := descriptor.window) is not None:
             # One shard is like the others, and many counts cost many round trips.
             self._samples += 1
-            shard = view.shards[self._samples % len(view.shards)]
-            counted = yield from view.kind.count(view.descriptor, [shard])
-            if counted is None:
-                self._until_look = 1
-                return
-            count = counted.fullest * len(view.shards)
-            share = f"each of the {window.slices} slices of the window takes an even share"
-            beyond = f"the false-positive rate rises quickly ({share})"
-            self._judge(view.descriptor.capacity, count, 0.05 * view.descriptor.capacity, beyond)
+            shard = shards[self._samples % len(shards)]
+            counted = yield from view.kind.count(descriptor, [shard])
+            if counted is not None:
+                share = f"each of the {window.slices} slices of the window takes an even share"
+                beyond = f"the false-positive rate rises quickly ({share})"
+                count, capacity = counted.fullest * len(shards), descriptor.capacity
+                self._judge(capacity, count, 0.05 * capacity, beyond)
+        else:
+            yield from self._count_parts(view)
             return
+        if counted is None:
+            self._until_look = 1
+        else:
+            self._stale_at = now + FRESH_SECONDS
+
+    def _count_parts(self, view: View) -> Core[None]:
+        now = self._now()
         counting = self.counting(view.descriptor)
         part = next(counting)
         with contextlib.suppress(StopIteration):
             while True:
                 key = view.shards[part.shard].key
+                last = part.first + SAMPLE_BYTES - 1
                 bits, start = yield from ask(
-                    key,
-                    encode_command("BITCOUNT", key, part.first, part.first + SAMPLE_BYTES - 1),
-                    header_command(key),
+                    key, encode_command("BITCOUNT", key, part.first, last), header_command(key)
                 )
                 if plain_header(start) != view.header:
                     self._until_look = 1
@@ -162,16 +305,16 @@ class FillWatch(LockOwner):
                 part = counting.send(bits)
         self._stale_at = now + FRESH_SECONDS
 
-    def counting(self, descriptor: Descriptor) -> Generator[Slice, int, None]:
-        """Yield slices to be counted, get the bits set in each, and draw the conclusions."""
+    def counting(self, descriptor: Descriptor) -> Generator[Part, int, None]:
+        """Yield parts to be counted, get the bits set in each, and draw the conclusions."""
         size = descriptor.size
-        slices = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES)
+        parts = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES)
         sampled = min(SAMPLE_BYTES * 8, size.shard_bits)
         items = 0.0
         for counted in range(1, size.shards + 1):
             self._samples += 1
-            first = FIRST_BYTE + (self._samples * 7919 % slices) * SAMPLE_BYTES
-            bits = yield Slice(self._samples % size.shards, first)
+            first = FIRST_BYTE + (self._samples * 7919 % parts) * SAMPLE_BYTES
+            bits = yield Part(self._samples % size.shards, first)
             filled = bits / sampled * size.shard_bits
             items += estimate_count(filled, size.shard_bits, size.num_hashes)
             count = items * size.shards / counted
@@ -203,24 +346,18 @@ class FillWatch(LockOwner):
         with self._lock:
             said, self._said = self._said, max(level, self._said)
         if level > said:
-            state = "full" if self.full else "nearly full"
             logger.warning(
                 "filter %r is %s: about %d %% of its capacity of %d items; beyond it %s",
                 self._name,
-                state,
+                "full" if self.full else "nearly full",
                 round(100 * ratio),
                 capacity,
                 beyond,
             )
 
 
-class Slice(NamedTuple):
-    """A part of the bitmap, SAMPLE_BYTES long or as long as the shard.
-
-    Attributes:
-        shard: Which shard.
-        first: Its first byte in the shard's string.
-    """
+class Part(NamedTuple):
+    """SAMPLE_BYTES of a shard's bitmap, or all of it, from a byte of its string on."""
 
     shard: int
     first: int

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
 
-    from .counting import Counted
+    from .fill import Counted
     from .generation import View
     from .state import FilterState
 

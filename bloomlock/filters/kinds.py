@@ -20,7 +20,7 @@ from bloomlock.keys import native_key
 from bloomlock.native import EXPANSION
 from bloomlock.sizing import shard_capacity
 
-from .counting import Counted, count_bitmaps, count_servers_own, count_slices
+from .fill import Counted, count_bitmaps, count_servers_own, count_slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

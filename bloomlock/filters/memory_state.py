@@ -12,8 +12,7 @@ from bloomlock.hashing import encode_item
 from bloomlock.sizing import estimate_count
 
 from .batches import check_batch_size, fail_after, fail_after_adding, take_known
-from .counting import Counted
-from .fill import SAMPLE_BYTES, FillWatch
+from .fill import SAMPLE_BYTES, Counted, FillWatch
 from .inspection import FilterInfo
 
 if TYPE_CHECKING:

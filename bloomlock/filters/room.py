@@ -9,7 +9,6 @@ two filters that are created at the same time each may fit, and both not.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bloomlock.commands import Replies, encode_command
@@ -25,35 +24,18 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.keys import FilterKeys
 
+    Fields = dict[str, str]
+
 logger = logging.getLogger("bloomlock")
 
-_INFO = (encode_command("INFO", "server"), encode_command("INFO", "memory"))
 _KIND = (
     encode_command("INFO", "replication"),
     # The modules of Redis recognise an Active-Active database by it.
     encode_command("COMMAND", "INFO", "CRDT.CONFIG"),
 )
+_ROOM = (encode_command("INFO", "server"), encode_command("INFO", "memory"))
 _SMALL = 16 * 1024
 _STRING_HEADER = 17
-
-
-@dataclass(slots=True)
-class _Server:
-    """What one server says about itself, and what the filter takes there.
-
-    Attributes:
-        fields: The fields of INFO.
-        wanted: Bytes the filter's shards take.
-        replaced: Bytes of what is there in their places.
-    """
-
-    fields: dict[str, str]
-    wanted: int = 0
-    replaced: int = 0
-
-    @property
-    def is_in_cluster(self) -> bool:
-        return "cluster" in (self.fields.get("redis_mode"), self.fields.get("server_mode"))
 
 
 def check_room(
@@ -67,27 +49,31 @@ def check_room(
     Cost: one round trip; two in a cluster, or if something is replaced. A server that does not
     answer INFO is taken to have room, and to have one master for each key.
     """
-    servers: dict[str, _Server] = {}
-    size = planned.shard_bytes(slices)
-    shards = range(planned.size.shards)
-    replication, crdt, fields, length = yield from _ask_kind_and_room(keys.bits(0))
-    if (several := masters_of_a_key(replication, crdt)) is not None:
+    replication, crdt, *room = yield from _ask_server(keys.bits(0), _KIND)
+    if (several := masters_of_a_key(_fields_of([replication]), crdt)) is not None:
         raise ConfigurationError(
             f"filter {keys.name!r} cannot be on this server, which is {several}: each of its "
             "masters takes writes to the same string, of which the last one wins, so bits that "
             "were set are lost; give a server with one master for each key"
         )
-    answers = [(fields, length)]
-    alone = fields is not None and not replaces and not _Server(fields).is_in_cluster
-    if fields is not None and not alone:
-        answers += yield from in_parallel([_ask_room(keys.bits(shard)) for shard in shards[1:]])
-    for fields, length in answers:
-        if fields is None:
+    answers, shards = [room], planned.size.shards
+    is_alone = not replaces and not _is_in_cluster(_fields_of(room[:2]))
+    if not is_alone:
+        answers += yield from in_parallel(
+            [_ask_server(keys.bits(shard)) for shard in range(1, shards)]
+        )
+    size = planned.shard_bytes(slices)
+    # What each server says about itself, what the filter takes there, and what becomes free.
+    servers: dict[str, tuple[Fields, int, int]] = {}
+    for *infos, length in answers:
+        if any(isinstance(info, Exception) for info in infos):
             return
-        server = servers.setdefault(fields.get("run_id", ""), _Server(fields))
+        fields = _fields_of(infos)
         each = allocated(size) if fields.get("mem_allocator", "").startswith("jemalloc") else size
-        server.replaced += length
-        server.wanted += each * (len(shards) if alone else 1)
+        run_id = fields.get("run_id", "")
+        _, wanted, freed = servers.get(run_id, (fields, 0, 0))
+        wanted += each * (shards if is_alone else 1)
+        servers[run_id] = fields, wanted, freed + (length if isinstance(length, int) else 0)
     local = yield FreeMemory(keys.meta)
     for server in servers.values():
         _check_server(keys, planned, server, local)
@@ -110,57 +96,39 @@ def masters_of_a_key(replication: Mapping[str, str], crdt: object) -> str | None
     return None
 
 
-def _ask_kind_and_room(
-    key: str,
-) -> Core[tuple[Mapping[str, str], object, dict[str, str] | None, int]]:
-    """Return the fields of INFO replication, the reply about CRDT.CONFIG, and as `_ask_room`."""
-    replication, crdt, *room = yield from _ask_server(key, (*_KIND, *_room_commands(key)))
-    return _fields_of([replication]), crdt, *_read_room(room)
-
-
-def _ask_room(key: str) -> Core[tuple[dict[str, str] | None, int]]:
-    """Return the fields of INFO, None where it is refused, and the length of a string."""
-    return _read_room((yield from _ask_server(key, _room_commands(key))))
-
-
-def _room_commands(key: str) -> tuple[bytes, ...]:
-    return (*_INFO, encode_command("STRLEN", key))
-
-
-def _ask_server(key: str, commands: Sequence[bytes]) -> Core[Replies]:
+def _ask_server(key: str, first: tuple[bytes, ...] = ()) -> Core[Replies]:
+    """Return the replies to some commands, those to INFO, and the length of a string."""
+    commands = (*first, *_ROOM, encode_command("STRLEN", key))
     try:
         return (yield from deliver(Request(key, commands), repeatable=True))
     except ConnectionLost as lost:
         raise lost.cause from None
 
 
-def _read_room(replies: Replies) -> tuple[dict[str, str] | None, int]:
-    *texts, length = replies
-    if any(isinstance(text, Exception) for text in texts):
-        return None, 0
-    return _fields_of(texts), length if isinstance(length, int) else 0
-
-
-def _fields_of(texts: Sequence[object]) -> dict[str, str]:
+def _fields_of(texts: Sequence[object]) -> Fields:
     """Return the fields of replies to INFO; none of one that is an error."""
     known = [text for text in texts if isinstance(text, (bytes, bytearray))]
     lines = (line for text in known for line in text.decode(errors="replace").splitlines())
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
+def _is_in_cluster(fields: Fields) -> bool:
+    return "cluster" in (fields.get("redis_mode"), fields.get("server_mode"))
+
+
 def _check_server(
-    keys: FilterKeys, planned: Descriptor, server: _Server, local: int | None
+    keys: FilterKeys, planned: Descriptor, server: tuple[Fields, int, int], local: int | None
 ) -> None:
-    fields = server.fields
+    fields, wanted, freed = server
     used, total = _number(fields, "used_memory"), _number(fields, "total_system_memory")
     limit, policy = _number(fields, "maxmemory"), fields.get("maxmemory_policy", "noeviction")
     bounds: list[tuple[int, str]] = []
-    if limit and policy == "noeviction":
+    if limit:
         counted = used - _number(fields, "mem_not_counted_for_evict")
-        bounds.append((limit - counted, f"maxmemory is {bytes_text(limit)}"))
-    elif limit:
-        # What else is there gives way, as far as it may be evicted, which cannot be seen.
-        bounds.append((limit, f"maxmemory is {bytes_text(limit)}"))
+        # With another policy what else is there gives way, as far as it may be evicted, which
+        # cannot be seen.
+        free = limit - counted if policy == "noeviction" else limit
+        bounds.append((free, f"maxmemory is {bytes_text(limit)}"))
     if total:
         bounds.append((total - used, f"its machine has {bytes_text(total)}"))
     if local is not None:
@@ -168,12 +136,12 @@ def _check_server(
     if not bounds:
         return
     free, why = min(bounds)
-    free = max(0, free + server.replaced)
-    if server.wanted > free:
-        where = "a server of the cluster" if server.is_in_cluster else "its server"
+    free = max(0, free + freed)
+    if wanted > free:
+        where = "a server of the cluster" if _is_in_cluster(fields) else "its server"
         raise ConfigurationError(
             f"capacity is {planned.capacity} at error_rate {planned.error_rate:g}: filter "
-            f"{keys.name!r} takes {bytes_text(server.wanted)} of memory and {where} has "
+            f"{keys.name!r} takes {bytes_text(wanted)} of memory and {where} has "
             f"{bytes_text(free)} free ({why}); give a smaller capacity, a larger error_rate or "
             "another server"
         )
@@ -186,7 +154,7 @@ def _check_server(
         )
 
 
-def _number(fields: dict[str, str], field: str) -> int:
+def _number(fields: Fields, field: str) -> int:
     text = fields.get(field, "")
     return int(text) if text.isdigit() else 0
 
