@@ -43,21 +43,14 @@ def header_of(generation: int) -> int:
 
 
 def generation_of(header: int) -> int:
-    """Return the generation that a header has.
-
-    >>> generation_of(header_of(0xABC)) == 0xABC
-    True
-    """
     return header & (1 << GENERATION_BITS) - 1
 
 
 def is_header(value: int) -> bool:
-    """Return whether the first 64 bits of a string are a filter's header."""
     return value >> 56 == _MAGIC >> 56
 
 
 def has_unknown_flags(value: int) -> bool:
-    """Return whether a header carries flags that this version does not know."""
     return value & _FLAGS & ~DISCARDED != 0
 
 
@@ -71,11 +64,6 @@ def unflagged(value: int) -> int:
 
 
 def has_discards(header: int) -> bool:
-    """Return whether a header says that items were discarded.
-
-    >>> has_discards(header_of(0xABC) | DISCARDED), has_discards(header_of(0xABC))
-    (True, False)
-    """
     return header & DISCARDED != 0
 
 
@@ -130,12 +118,10 @@ class Descriptor:
 
     @property
     def header(self) -> int:
-        """The header every shard of this generation starts with."""
         return header_of(self.generation)
 
     @property
     def as_replaced(self) -> Replaced:
-        """What is to be known of it while another one takes its place."""
         return Replaced(self.size.shards, self.header)
 
     def has_header(self, header: int) -> bool:
@@ -168,7 +154,6 @@ class Descriptor:
         return HEADER_BYTES if self.native else self.shard_bytes(slices)
 
     def error_rate_at_fill(self, fill_ratio: float) -> float:
-        """Return the chance that an item never added finds all its bits set."""
         size = self.size
         rate = sizing.error_rate_at_fill(fill_ratio, size.num_hashes)
         if self.native:
@@ -222,24 +207,16 @@ class Descriptor:
         )
 
     def is_same(self, other: Descriptor | None) -> bool:
-        """Return whether another descriptor names this generation, in this state."""
         mine = (self.generation, self.state)
         return other is not None and mine == (other.generation, other.state)
 
     def continues(self, before: Descriptor | None) -> bool:
         """Return whether this generation has all items of an earlier one."""
-        return (
-            before is not None and self.root == before.root and self.generation != before.generation
-        )
+        if before is None:
+            return False
+        return self.root == before.root and self.generation != before.generation
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""
-        mine = (self.size, self.seeds, self.native, self.key, self.window, self.slices)
-        return mine == (
-            other.size,
-            other.seeds,
-            other.native,
-            other.key,
-            other.window,
-            other.slices,
-        )
+        names = ("size", "seeds", "native", "key", "window", "slices")
+        return all(getattr(self, name) == getattr(other, name) for name in names)

@@ -68,6 +68,10 @@ class BatchError(PartialResultError):
     LockTimeoutError, TypeError or ConfigurationError catches it too. What failed was not added.
     """
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what makes it again: its class is that of its cause."""
+        return batch_error, (self.__cause__, self.results, self.added)
+
 
 class CapacityError(PartialResultError):
     """The filter is full and `on_full="raise"`: the item was not added."""
@@ -156,55 +160,26 @@ class FailedTooOften(OnceError):  # noqa: N818 - as Duplicate
         self.attempts = attempts
 
 
-class _BatchRedisError(BatchError, redis.exceptions.RedisError):
-    """A batch stopped by another error of redis-py."""
-
-
-class _BatchConnectionError(BatchError, redis.exceptions.ConnectionError):
-    """A batch stopped by a server that cannot be reached, or refuses connections."""
-
-
-class _BatchTimeoutError(BatchError, redis.exceptions.TimeoutError):
-    """A batch stopped by a server that does not answer in time."""
-
-
-class _BatchResponseError(BatchError, redis.exceptions.ResponseError):
-    """A batch stopped by what the server answered."""
-
-
-class _BatchOSError(BatchError, OSError):
-    """A batch stopped by the operating system."""
-
-
-class _BatchTypeError(BatchError, TypeError):
-    """A batch stopped by an item that is neither str nor bytes."""
-
-
-class _BatchConfigurationError(BatchError, ConfigurationError):
-    """A batch stopped by a text that has no UTF-8 form."""
-
-
-class _BatchLockTimeoutError(BatchError, LockTimeoutError):
-    """A batch stopped by the lock of an item that was not obtained in time."""
-
-
-_BATCH_ERRORS: dict[type[Exception], type[BatchError]] = {
-    LockTimeoutError: _BatchLockTimeoutError,
-    redis.exceptions.ConnectionError: _BatchConnectionError,
-    redis.exceptions.TimeoutError: _BatchTimeoutError,
-    redis.exceptions.ResponseError: _BatchResponseError,
-    redis.exceptions.RedisError: _BatchRedisError,
-    OSError: _BatchOSError,
-    TypeError: _BatchTypeError,
-    ConfigurationError: _BatchConfigurationError,
-}
+_BATCH_ERRORS: list[tuple[type[Exception], type[BatchError]]] = [
+    (kind, type(f"Batch{kind.__name__}", (BatchError, kind), {"__doc__": BatchError.__doc__}))
+    for kind in (
+        LockTimeoutError,
+        redis.exceptions.ConnectionError,
+        redis.exceptions.TimeoutError,
+        redis.exceptions.ResponseError,
+        redis.exceptions.RedisError,
+        OSError,
+        TypeError,
+        ConfigurationError,
+    )
+]
 
 
 def batch_error(
     cause: Exception, results: Sequence[bool | None] = (), added: int = 0
 ) -> BatchError:
     """Return the BatchError of the cause's kind; the cause itself is left as it is."""
-    kind = next((made for of, made in _BATCH_ERRORS.items() if isinstance(cause, of)), BatchError)
-    error = kind(str(cause) or type(cause).__name__, results, added)
+    made = next((made for kind, made in _BATCH_ERRORS if isinstance(cause, kind)), BatchError)
+    error = made(str(cause) or type(cause).__name__, results, added)
     error.__cause__ = cause
     return error

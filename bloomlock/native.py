@@ -65,18 +65,15 @@ class NativeHasher(ItemHasher):
         self.compiled = None
 
     def shard_of(self, data: bytes) -> int:
-        """See ItemHasher.shard_of."""
         h1, _ = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
         return (h1 * self.shards) >> 64
 
     def digests(self, items: Sequence[bytes]) -> Words:
-        """Return the items as an array of objects."""
         rows = np.empty(len(items), object)
         rows[:] = list(items)
         return cast("Words", rows)
 
     def place(self, digests: Words) -> tuple[Words, Words]:
-        """Return the shards of many items, and the items."""
         if self.shards == 1:
             return np.zeros(len(digests), np.uint64), digests
         words = halves(mmh3_x64_128_digest(item) for item in digests.tolist())

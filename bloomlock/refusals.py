@@ -4,6 +4,19 @@ from __future__ import annotations
 
 import redis.exceptions
 
+_REFUSALS = (
+    redis.exceptions.ResponseError,
+    # -LOADING, -NOAUTH and the like
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.AuthenticationError,
+    redis.exceptions.AuthorizationError,
+)
+_SLOT_REFUSALS = (
+    redis.exceptions.AskError,  # MovedError is a kind of it
+    redis.exceptions.TryAgainError,
+)
+_NO_ROOM = "max number of clients reached"
+
 
 def is_refusal(error: Exception) -> bool:
     """Return whether an error raised while a reply was read is what the server answered.
@@ -37,17 +50,3 @@ def is_missing(error: Exception) -> bool:
         isinstance(error, redis.exceptions.ResponseError)
         and str(error).lower().startswith(("unknown command", "syntax error"))
     )
-
-
-_REFUSALS = (
-    redis.exceptions.ResponseError,
-    # -LOADING, -NOAUTH and the like
-    redis.exceptions.BusyLoadingError,
-    redis.exceptions.AuthenticationError,
-    redis.exceptions.AuthorizationError,
-)
-_SLOT_REFUSALS = (
-    redis.exceptions.AskError,  # MovedError is a kind of it
-    redis.exceptions.TryAgainError,
-)
-_NO_ROOM = "max number of clients reached"

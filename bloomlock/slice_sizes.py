@@ -76,20 +76,16 @@ class Ring:
 
     @property
     def length(self) -> timedelta:
-        """How long items are remembered at least."""
         return timedelta(microseconds=self.length_us)
 
     @property
     def epoch_us(self) -> int:
-        """Microseconds of an epoch."""
         return -(-self.length_us // self.slices)
 
     def __str__(self) -> str:
-        """Return it as it stands in a sentence."""
         return f"{self.length} in {self.slices} slices"
 
     def slice_items(self, capacity: int) -> int:
-        """Return how many items each slice is made for."""
         return -(-capacity // self.slices)
 
     def slice_rate(self, error_rate: float) -> float:
@@ -128,7 +124,6 @@ class Ring:
         return size
 
     def divide(self, capacity: int, error_rate: float, size: Size) -> tuple[Slice, ...]:
-        """Return the slices of a shard."""
         items, rate = self.slice_items(capacity), self.slice_rate(error_rate)
         bits, room = size.shard_bits, math.ceil(items / size.shards)
         firsts = [FIRST_BIT + n * 8 * ((bits + 7) // 8) for n in range(self.slices + 1)]

@@ -68,12 +68,10 @@ class Slice(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
         return (self.bits + 7) // 8
 
     @property
     def first_byte(self) -> int:
-        """Its first byte in the string."""
         return self.first // 8
 
     @property
@@ -116,7 +114,6 @@ class SliceState:
 
     @property
     def num_offsets(self) -> int:
-        """Offsets of an item, in all slices."""
         return sum(self.hasher.hashes[: self.count])
 
 
@@ -151,19 +148,12 @@ class ItemHasher(Hasher):
     """Decides on the shard of an item. A row is the item, and not its offsets."""
 
     def shard_of(self, data: bytes) -> int:
-        """Return the shard of an item, where there are several."""
         raise NotImplementedError
 
     def locate(self, data: bytes) -> tuple[int, list[int]]:
-        """Return the shard and the item.
-
-        >>> SlicedHasher([Slice(192, 1000, 2, 1e-3, 9, 9)], 0).locate(b"a")
-        (0, b'a')
-        """
         return 0 if self.shards == 1 else self.shard_of(data), cast("list[int]", data)
 
     def locate_each(self, items: Sequence[bytes]) -> Located:
-        """Return for each shard where its items stand, and the items."""
         if self.shards == 1:
             return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
         return super().locate_each(items)
@@ -175,12 +165,7 @@ class SlicedHasher(ItemHasher):
     It decides on the shard, as any other. A row is the item: where its bits are follows from how
     many slices the shard has. All slices of a window have the same bits of an item.
 
-    Args:
-        slices: All that there can be.
-        epoch_us: Microseconds of an epoch of the window; 0: the filter grows.
-        shards: Number of shards, S.
-        seeds: As for Hasher, with a window.
-        key: As for Hasher.
+    `epoch_us` is 0 for a filter that grows; the seeds are those of a window.
     """
 
     def __init__(
@@ -204,11 +189,9 @@ class SlicedHasher(ItemHasher):
         ]
 
     def shard_of(self, data: bytes) -> int:
-        """See ItemHasher.shard_of."""
         return self._parts[0][0].locate(data)[0]
 
     def place(self, digests: Words) -> tuple[Words, Words]:
-        """Return the shards of many items, and the digests."""
         return self._shards_of(digests[:, 0]), digests
 
     def offsets(self, data: bytes, count: int) -> list[int]:

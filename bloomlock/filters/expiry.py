@@ -8,9 +8,9 @@ whole filter or none, and one that creates it anew wipes what is left of the old
 
 from __future__ import annotations
 
-import logging
 import math
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bloomlock.commands import encode_command
@@ -28,13 +28,10 @@ from .state import in_one_generation
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
-    from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Shard
 
     from .generation import View
     from .state import FilterState
-
-logger = logging.getLogger("bloomlock")
 
 LATER_MS = 10_000
 """How much later further shards expire than the first."""
@@ -65,32 +62,53 @@ def check_ttl(parameter: str, value: object) -> int:
     return math.ceil(seconds * 1000)
 
 
-def check_moment(value: object) -> float:
-    """Return a moment in seconds since 1970, or raise ConfigurationError."""
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.timestamp()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigurationError(
-            f"at must be seconds since 1970, or a datetime with a time zone, not {value!r:.80}"
-        )
-    return float(value)
-
-
 def expire(state: FilterState, ttl_ms: int) -> Core[None]:
-    """Let the filter expire in `ttl_ms`, or never (0)."""
+    """Let the filter expire in `ttl_ms`, or never (NEVER_MS).
+
+    Cost: two round trips, three if there are several shards.
+    """
 
     def work(view: View) -> Core[bool | None]:
-        return (yield from set_expiry(state.keys, view, ttl_ms))
+        left_ms = yield from _time_left(state, view)
+        if left_ms is None:
+            return None
+        first, *rest = view.shards
+        later_ms = ttl_ms + LATER_MS if ttl_ms else NEVER_MS
+        steps = [
+            [_set_shard(view, first, [state.keys.meta], ttl_ms)],
+            [_set_shard(view, shard, [], later_ms) for shard in rest],
+        ]
+        # While the first shard is there the others have to be.
+        if not ttl_ms or 0 <= left_ms < ttl_ms:
+            steps.reverse()
+        done = []
+        for step in steps:
+            done += yield from in_parallel(step)
+        return True if all(done) else None
 
     yield from in_one_generation(state, work)
 
 
+def _set_shard(view: View, shard: Shard, more: list[str], ttl_ms: int) -> Core[bool]:
+    keys = [*ClaimKeys.of(shard.key), *view.kind.keys(shard.key, view.header), *more]
+    header = view.header.to_bytes(HEADER_BYTES, "big")
+    (reply,) = yield from _EXPIRE.call([(keys, (header, ttl_ms))], repeatable=True)
+    return bool(answer_of(reply, "expiry needs"))
+
+
 def expire_at(state: FilterState, at: object) -> Core[None]:
-    """Let the filter expire at a moment."""
-    wanted = check_moment(at)
+    """Let the filter expire at a moment of the server's clock."""
+    if isinstance(at, datetime) and at.tzinfo is not None:
+        seconds = at.timestamp()
+    elif isinstance(at, bool) or not isinstance(at, (int, float)) or not math.isfinite(at):
+        raise ConfigurationError(
+            f"at must be seconds since 1970, or a datetime with a time zone, not {at!r:.80}"
+        )
+    else:
+        seconds = float(at)
     view = yield from state.current()
-    now = yield from moment_of(view)
-    ttl_ms = math.ceil((wanted - now) * 1000)
+    ((now, micros),) = yield from ask(view.shards[0].key, encode_command("TIME"))
+    ttl_ms = math.ceil((seconds - int(now)) * 1000 - int(micros) / 1000)
     if ttl_ms <= 0:
         raise ConfigurationError(
             f"at must be a moment to come; by the server's clock {at!r:.80} is over"
@@ -100,59 +118,18 @@ def expire_at(state: FilterState, at: object) -> Core[None]:
 
 def ttl(state: FilterState) -> Core[float | None]:
     """Return the seconds until the filter expires, None if it does not."""
-
-    def work(view: View) -> Core[int | None]:
-        return (yield from time_left(state.keys, view))
-
-    left_ms = yield from in_one_generation(state, work)
+    left_ms = yield from in_one_generation(state, partial(_time_left, state))
     return None if left_ms < 0 else left_ms / 1000
 
 
-def set_expiry(keys: FilterKeys, view: View, ttl_ms: int) -> Core[bool | None]:
-    """Let a filter expire in `ttl_ms`, or never (NEVER_MS); None if it is of another generation.
-
-    Cost: two round trips, three if there are several shards.
-    """
-    left_ms = yield from time_left(keys, view)
-    if left_ms is None:
-        return None
-    is_later = not ttl_ms or (left_ms >= 0 and ttl_ms > left_ms)
-    # While the first shard is there the others have to be.
-    return (yield from _set_all(keys, view, ttl_ms, first_last=is_later))
-
-
-def time_left(keys: FilterKeys, view: View) -> Core[int | None]:
-    """Return the milliseconds until a filter expires, -1: it does not; None as `set_expiry`."""
+def _time_left(state: FilterState, view: View) -> Core[int | None]:
+    """Return the milliseconds until a filter expires, -1: never; None: of another generation."""
     first = view.shards[0]
     left_ms, start = yield from ask(
-        first.key, encode_command("PTTL", keys.meta), header_command(first.key)
+        first.key, encode_command("PTTL", state.keys.meta), header_command(first.key)
     )
     there = left_ms >= -1 and plain_header(start) == first.header
     return int(left_ms) if there else None
-
-
-def moment_of(view: View) -> Core[float]:
-    """Return the time of the server that has the first shard, in seconds since 1970."""
-    ((seconds, micros),) = yield from ask(view.shards[0].key, encode_command("TIME"))
-    return int(seconds) + int(micros) / 1e6
-
-
-def _set_all(keys: FilterKeys, view: View, ttl_ms: int, *, first_last: bool) -> Core[bool | None]:
-    first, *rest = view.shards
-    later_ms = ttl_ms + LATER_MS if ttl_ms else NEVER_MS
-    further = [_set_shard(view, shard, (), later_ms) for shard in rest]
-    done = [(yield from _set_shard(view, first, (keys.meta,), ttl_ms))] if not first_last else []
-    done += yield from in_parallel(further)
-    if first_last:
-        done.append((yield from _set_shard(view, first, (keys.meta,), ttl_ms)))
-    return True if all(done) else None
-
-
-def _set_shard(view: View, shard: Shard, more: tuple[str, ...], ttl_ms: int) -> Core[bool]:
-    keys = [*ClaimKeys.of(shard.key), *view.kind.keys(shard.key, view.header), *more]
-    header = view.header.to_bytes(HEADER_BYTES, "big")
-    (reply,) = yield from _EXPIRE.call([(keys, (header, ttl_ms))], repeatable=True)
-    return bool(answer_of(reply, "expiry needs"))
 
 
 def sweep(view: View, stored: Descriptor | None) -> Core[None]:

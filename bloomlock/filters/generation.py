@@ -7,10 +7,10 @@ another thread.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bloomlock.descriptor import DISCARDED, GENERATION_BITS
+from bloomlock.descriptor import GENERATION_BITS
 from bloomlock.sizing import FIRST_BIT
 from bloomlock.slices import SlicedHasher, SliceState
 from bloomlock.strategies import Shard
@@ -28,14 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one generation fixes.
+    """Everything that stays constant for one generation.
 
     Attributes:
-        descriptor: Its parameters.
         header: What every shard starts with.
-        hasher: Places items.
-        shards: Where the bits are.
-        kind: What the shards hold.
         image_bytes: Length of all shards' strings together.
         discards: Whether a header said that there are discarded items, as far as this object has
             heard.
@@ -51,21 +47,17 @@ class View:
 
     @classmethod
     def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
-        """Return the view of the generation that a descriptor describes."""
-        header, size = descriptor.header, descriptor.size
+        header, size, hasher = descriptor.header, descriptor.size, descriptor.hasher()
         digits = len(str(FIRST_BIT + size.shard_bits - 1))
-        bits = size.shard_bits
-        shards = tuple(Shard(keys.bits(n), header, digits, bits) for n in range(size.shards))
+        shards = tuple(
+            Shard(keys.bits(number), header, digits, size.shard_bits)
+            for number in range(size.shards)
+        )
         whole = sum(map(image_bytes, shards))
-        kind = kind_of(descriptor)
-        hasher = descriptor.hasher()
         if isinstance(hasher, SlicedHasher):
             shards = tuple(shard._replace(slices=SliceState(hasher)) for shard in shards)
+        kind = kind_of(descriptor)
         return cls(descriptor, header, hasher, shards, kind, whole, descriptor.discards)
-
-    def with_discards(self) -> View:
-        """Return the same for an object that has heard of discarded items."""
-        return replace(self, discards=True)
 
     def in_slices(self) -> tuple[tuple[Shard, ...], SlicedHasher]:
         """Return shards and hasher as of a filter with slices; a plain one has one."""
@@ -74,11 +66,6 @@ class View:
         hasher = self.descriptor.sliced_hasher()
         state = SliceState(hasher)
         return tuple(shard._replace(slices=state) for shard in self.shards), hasher
-
-    @property
-    def answers_header(self) -> int:
-        """What names the answers that may be kept while this is the view."""
-        return self.header | DISCARDED if self.discards else self.header
 
 
 def new_generation() -> int:

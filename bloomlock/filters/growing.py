@@ -28,7 +28,6 @@ from .room import check_room
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock.commands import Replies
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
@@ -52,14 +51,7 @@ _GROW = Script("header", "grow")
 
 
 class _Looked(NamedTuple):
-    """One shard as it was found.
-
-    Attributes:
-        shard: Which.
-        slices: How many slices it has.
-        items: Items in its newest slice, estimated.
-        left: Items that this slice still takes before it is full.
-    """
+    """A shard as it was found: the items in its newest slice, and those that it still takes."""
 
     shard: Shard
     slices: int
@@ -73,10 +65,6 @@ class GrowthWatch(FillWatch):
     Each client may add a 64th of what was free when it looked last, and looks again then, or after
     a second. A slice has room for a sixteenth more than it is full at, so up to 64 clients that add
     at once do not pass the rate of any slice.
-
-    Args:
-        keys: The filter's keys.
-        clock: Seconds.
     """
 
     def __init__(self, keys: FilterKeys, clock: Callable[[], float]) -> None:
@@ -85,7 +73,6 @@ class GrowthWatch(FillWatch):
         self._no_room: str | None = None
 
     def why_refusing(self, descriptor: Descriptor) -> str:
-        """See FillWatch.why_refusing."""
         if self._no_room is not None:
             return f"it cannot grow now ({self._no_room})"
         return (
@@ -95,8 +82,11 @@ class GrowthWatch(FillWatch):
 
     def look(self, view: View) -> Core[None]:
         """Look at the newest slices, and grow. Cost: a round trip; three more for a new slice."""
-        slices = view.descriptor.slices
-        shards = self._some(view.shards)
+        shards: Sequence[Shard] = view.shards
+        if len(shards) > SHARDS_AT_A_LOOK:
+            # All are about as full. So some are looked at, others each time.
+            first = self._samples * SHARDS_AT_A_LOOK % len(shards)
+            shards = (*shards, *shards)[first : first + SHARDS_AT_A_LOOK]
         self._no_room = None
         while True:
             began = self._now()
@@ -105,24 +95,16 @@ class GrowthWatch(FillWatch):
             if len(looked) < len(found):
                 self._until_look = 1
                 return
-            full = [one for one in looked if one.left <= 0]
-            if len(shards) < len(view.shards) and any(
-                one.left < (1 - NEARLY_FULL) * one.items for one in looked
-            ):
+            is_near = any(one.left < (1 - NEARLY_FULL) * one.items for one in looked)
+            if is_near and len(shards) < len(view.shards):
                 shards = view.shards
                 continue
-            may_grow = [one for one in full if one.slices < len(slices)]
+            most = len(view.descriptor.slices)
+            may_grow = [one for one in looked if one.left <= 0 and one.slices < most]
             if not may_grow or not (yield from self._grow(view, may_grow)):
                 break
         self._draw(view, looked)
         self._stale_at = began + FRESH_SECONDS
-
-    def _some(self, shards: Sequence[Shard]) -> Sequence[Shard]:
-        """Return some shards, others each time; all are about as full."""
-        if len(shards) <= SHARDS_AT_A_LOOK:
-            return shards
-        first = self._samples * SHARDS_AT_A_LOOK % len(shards)
-        return (*shards, *shards)[first : first + SHARDS_AT_A_LOOK]
 
     def _look_at(self, view: View, shard: Shard) -> Core[_Looked | None]:
         """Estimate the items in the newest slice; None if the shard is of another generation."""
@@ -162,17 +144,18 @@ class GrowthWatch(FillWatch):
         """Add a slice to each of some shards; False if the server has not the memory."""
         most = max(one.slices for one in full)
         try:
-            yield from check_room(
-                self._keys,
-                view.descriptor,
-                replaces=True,
-                slices=min(most + 1, len(view.descriptor.slices)),
-            )
+            yield from check_room(self._keys, view.descriptor, replaces=True, slices=most + 1)
         except ConfigurationError as error:
             self._no_room = str(error)
             logger.warning("filter %r cannot grow: %s", self._name, error)
             return False
-        replies = yield from in_parallel([_add_slice(view, one) for one in full])
+        header = view.header.to_bytes(HEADER_BYTES, "big")
+        lengths = [view.descriptor.string_bytes(one.slices + 1) - 1 for one in full]
+        calls = [
+            ([one.shard.key], (header, one.slices, length))
+            for one, length in zip(full, lengths, strict=True)
+        ]
+        replies = yield from in_parallel([_GROW.call([call], repeatable=True) for call in calls])
         for one, (reply,) in zip(full, replies, strict=True):
             if isinstance(reply, ConnectionLost):
                 raise reply.cause from None
@@ -189,22 +172,13 @@ class GrowthWatch(FillWatch):
         return True
 
     def _draw(self, view: View, looked: Sequence[_Looked]) -> None:
-        """Draw the conclusions from a look."""
         slices, count = view.descriptor.slices, len(view.shards)
         least = min(looked, key=lambda one: one.left)
-        number = least.slices
         free = count * max(0.0, least.left)
         self._until_look = max(1, int(free) // SHARES, int(count * least.items) // FINEST)
         self.full = self.refusing = least.left <= 0
-        if number == len(slices):
+        if least.slices == len(slices):
             most = view.descriptor.most_items
             before = most - slices[-1].capacity
             ratio = least.items / (least.items + least.left)
             self._say((before + ratio * slices[-1].capacity) / most, most, "no new items are added")
-
-
-def _add_slice(view: View, one: _Looked) -> Core[Replies]:
-    header = view.header.to_bytes(HEADER_BYTES, "big")
-    length = view.descriptor.string_bytes(one.slices + 1)
-    call = ([one.shard.key], (header, one.slices, length - 1))
-    return _GROW.call([call], repeatable=True)

@@ -85,18 +85,12 @@ class FilterInfo:
 
     @classmethod
     def of(
-        cls,
-        descriptor: Descriptor,
-        counted: Counted,
-        name: str,
-        strategy: str,
-        memory_bytes: int,
+        cls, descriptor: Descriptor, counted: Counted, name: str, strategy: str, memory_bytes: int
     ) -> FilterInfo:
         """Return what follows from the parameters and how full the filter is."""
-        size, bits_set = descriptor.size, counted.bits_set
-        num_bits = counted.num_bits or descriptor.num_bits
-        fill_ratio = bits_set / num_bits
-        window, rate = descriptor.window, counted.error_rate
+        size, window, growth = descriptor.size, descriptor.window, descriptor.growth
+        num_bits, rate = counted.num_bits or descriptor.num_bits, counted.error_rate
+        fill_ratio = counted.bits_set / num_bits
         return cls(
             name=name,
             capacity=descriptor.capacity,
@@ -108,15 +102,15 @@ class FilterInfo:
             shards=size.shards,
             generation=descriptor.generation,
             strategy=strategy,
-            bits_set=bits_set,
+            bits_set=counted.bits_set,
             fill_ratio=fill_ratio,
             estimated_count=counted.items,
             current_error_rate=descriptor.error_rate_at_fill(fill_ratio) if rate is None else rate,
             memory_bytes=memory_bytes,
             window=window.length if window else None,
             discarded=counted.discarded,
-            growth=None if descriptor.growth is None else descriptor.growth.factor,
-            up_to=descriptor.most_items if descriptor.growth else None,
+            growth=growth.factor if growth else None,
+            up_to=descriptor.most_items if growth else None,
             slices=counted.slices,
         )
 
@@ -128,7 +122,15 @@ def info(state: FilterState) -> Core[FilterInfo]:
     trips, and one more for each 128 MiB.
     """
     view, counted = yield from _counted(state)
-    memory = yield from _memory(state, view, tables=counted.discarded > 0)
+    keys = [state.keys.meta]
+    for shard in view.shards:
+        keys += [shard.key, *view.kind.keys(shard.key, view.header)]
+        keys += [discards_key(shard.key)] if counted.discarded else []
+    asked = [ask(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
+    try:
+        memory = sum(size or 0 for (size,) in (yield from in_parallel(asked)))
+    except ResponseError:
+        memory = 0
     known = FilterInfo.of(view.descriptor, counted, state.keys.name, state.strategy.name, memory)
     claims = yield from count_claims(view)
     return replace(known, route=state.route, claims=claims)
@@ -146,16 +148,3 @@ def _counted(state: FilterState) -> Core[tuple[View, Counted]]:
         return None if counted is None else (view, counted)
 
     return (yield from in_one_generation(state, count_now))
-
-
-def _memory(state: FilterState, view: View, *, tables: bool) -> Core[int]:
-    keys = [state.keys.meta]
-    for shard in view.shards:
-        keys += [shard.key, *view.kind.keys(shard.key, view.header)]
-        keys += [discards_key(shard.key)] if tables else []
-    asked = [ask(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
-    try:
-        sizes = yield from in_parallel(asked)
-    except ResponseError:
-        return 0
-    return sum(size or 0 for (size,) in sizes)

@@ -81,7 +81,6 @@ class OpenOptions:
     wanted: RequestedSpec | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Check what was given, and work out what follows from it."""
         self.updates = make_strategy(self.strategy)
         self.wanted = wanted = self._requested()
         self.hash_key = wanted.key if wanted else check_key(self.key)
@@ -102,11 +101,7 @@ class OpenOptions:
             self.strategy_for(wanted)
 
     def strategy_for(self, spec: RequestedSpec | Descriptor) -> Strategy:
-        """Return the strategy for a filter with these parameters.
-
-        Raises:
-            ConfigurationError: If the options do not go with it.
-        """
+        """Return the strategy for a filter with these parameters, or raise ConfigurationError."""
         if self.refresh and not spec.window:
             raise ConfigurationError("refresh must be False for a filter without a window")
         if not (spec.window or spec.growth):
@@ -156,11 +151,7 @@ class FilterOptions(OpenOptions):
 
 
 def choice(parameter: str, value: object, allowed: object) -> str:
-    """Return `value` if it is one of a Literal's, or raise ConfigurationError.
-
-    >>> choice("on_lost", "recreate", OnLost)
-    'recreate'
-    """
+    """Return `value` if it is one of a Literal's, or raise ConfigurationError."""
     choices = get_args(allowed)
     if isinstance(value, str) and value in choices:
         return value
@@ -170,11 +161,7 @@ def choice(parameter: str, value: object, allowed: object) -> str:
 
 
 def refuses(on_full: object) -> bool:
-    """Return whether a full filter in the process refuses new items; that one does not grow.
-
-    >>> refuses("warn"), refuses("raise")
-    (False, True)
-    """
+    """Return whether a full filter in the process refuses new items; that one does not grow."""
     if on_full == "grow":
         raise ConfigurationError(
             "on_full must be 'warn' or 'raise', not 'grow': a filter in the process does not grow"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.descriptor import Descriptor, header_of, unflagged
+from bloomlock.descriptor import DISCARDED, Descriptor, header_of, unflagged
 from bloomlock.errors import (
     BloomlockError,
     ConfigurationError,
@@ -62,7 +62,6 @@ class UnansweredTokens(LockOwner):
         self._tokens: dict[tuple[int, bytes], list[bytes]] = {}
 
     def keep(self, item: bytes, token: bytes) -> None:
-        """Keep a token for another try, unless those of very many items are kept."""
         with self._lock:
             if len(self._tokens) < UNANSWERED:
                 self._tokens.setdefault((os.getpid(), item), []).append(token)
@@ -85,16 +84,18 @@ class FilterState(LockOwner):
     while anything waits.
 
     Attributes:
-        keys: The filter's keys.
+        wanted: The parameters asked for; None for a filter that is attached to as it is.
         key: What the offsets depend on, as the caller gave it.
         strategy: How updates reach Redis.
         for_batches: The strategies that a batch may take in its place.
-        clock: Returns seconds.
         route: The route that "auto" took last where there was a choice; empty: none yet.
         items_per_chunk: Items of a batch that are worked on at once, at most.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
         near: The positive answers kept for the view; None if none are, or none yet.
+        keeps_found: Whether items that are only found are kept in it, else those that are added. An
+            add of a kept item is left out. Where adds renew items, it would have renewed one that
+            was not added in the same epoch.
         flagged: The header of the generation in all of whose shards this object has set the flag of
             discards; 0: of none.
     """
@@ -102,7 +103,6 @@ class FilterState(LockOwner):
     def __init__(
         self, keys: FilterKeys, options: OpenOptions, wanted: RequestedSpec | None
     ) -> None:
-        """Take checked options; `wanted` is None for a filter that is attached to as it is."""
         super().__init__()
         self.keys = keys
         self.options = options
@@ -120,7 +120,16 @@ class FilterState(LockOwner):
         self._own_headers: tuple[int, ...] = ()
         self.caching = options.caching
         self.near: NearCache | None = None
+        self.keeps_found = not options.refresh
         self.flagged = 0
+
+    @classmethod
+    def of(cls, name: str, options: OpenOptions) -> FilterState:
+        return cls(FilterKeys(name, options.prefix), options, options.wanted)
+
+    def sibling(self, keys: FilterKeys) -> FilterState:
+        """Return a state with the same policies that will open the filter at `keys`."""
+        return FilterState(keys, self.options, None)
 
     def set_up(self, model: RequestedSpec | Descriptor | None) -> None:
         """Take the strategy and the watch of a filter with these parameters; None: a plain one."""
@@ -130,11 +139,6 @@ class FilterState(LockOwner):
         if model is not None and model.growth:
             self.fill = GrowthWatch(self.keys, self.clock)
         self.for_batches = BatchStrategies(self.strategy)
-
-    @classmethod
-    def of(cls, name: str, options: OpenOptions) -> FilterState:
-        """Return the state of a filter that is created or opened with options."""
-        return cls(FilterKeys(name, options.prefix), options, options.wanted)
 
     @property
     def descriptor(self) -> Descriptor:
@@ -147,24 +151,20 @@ class FilterState(LockOwner):
             f"filter {self.keys.name!r} was not opened yet; await its attach()"
         )
 
-    def sibling(self, keys: FilterKeys) -> FilterState:
-        """Return a state with the same policies that will open the filter at `keys`."""
-        return FilterState(keys, self.options, None)
+    # -- generations -------------------------------------------------------------------------------
 
     def attach(self, *, must_follow: bool = False) -> Core[View]:
         """Create the filter or attach to it as it is now, whatever was known before.
 
-        Args:
-            must_follow: Whether only what has all items of the view's generation will do.
+        With `must_follow` only what has all items of the view's generation will do.
         """
-        recreate = self.on_lost == "recreate"
         try:
             yield from self.strategy.check_server(self.keys.meta)
             descriptor = yield from attach(
                 self.keys,
                 self.wanted,
                 self.own_generation,
-                recreate=recreate,
+                recreate=self.on_lost == "recreate",
                 key=self.key,
                 check=self._check_filter,
                 before=None if self.view is None else self.view.descriptor,
@@ -174,16 +174,23 @@ class FilterState(LockOwner):
             # The view stays what it was, and what it was may be gone.
             self.forget()
             raise
-        return (yield from self.adopt(descriptor))
+        return (yield from self._adopt(descriptor))
 
     def _check_filter(self, stored: Descriptor) -> None:
         self.strategy.check_filter(self.keys.name, stored)
 
-    def adopt(self, descriptor: Descriptor) -> Core[View]:
+    def _adopt(self, descriptor: Descriptor) -> Core[View]:
         """Take `descriptor`, as it was read or written, for the truth."""
         descriptor = descriptor.with_key(self.key)
         if self.wanted is None:
-            yield from self._take_kind(descriptor)
+            if self.options.on_full == "grow" and not descriptor.growth:
+                raise FilterMismatchError(
+                    f"filter {self.keys.name!r} does not grow, so on_full must be 'warn' or "
+                    "'raise', not 'grow'"
+                )
+            if descriptor.slices:
+                self.set_up(descriptor)
+                yield from self.strategy.check_server(self.keys.meta)
         if descriptor.discards:
             check_support(DISCARDS, self.strategy.name)
         view = View.of(self.keys, descriptor)
@@ -191,7 +198,7 @@ class FilterState(LockOwner):
         if self.wanted is None or follows:
             self.wanted = RequestedSpec.of(descriptor)
         elif descriptor.key is not None and descriptor.key.stored:
-            # Made anew by this object it keeps its key, and bits placed with that stay of use.
+            # A filter that this object creates again keeps its key, and bits placed with it hold.
             self.wanted = replace(self.wanted, key=descriptor.key)
         with self._lock:
             self.view, self.lost = view, None
@@ -200,19 +207,8 @@ class FilterState(LockOwner):
         yield from self.fill.start(view)
         return view
 
-    def _take_kind(self, descriptor: Descriptor) -> Core[None]:
-        """Take what a filter needs that was opened as it is, when its parameters are read first."""
-        if self.options.on_full == "grow" and descriptor.growth is None:
-            raise FilterMismatchError(
-                f"filter {self.keys.name!r} does not grow, so on_full must be 'warn' or 'raise', "
-                "not 'grow'"
-            )
-        if descriptor.slices:
-            self.set_up(descriptor)
-            yield from self.strategy.check_server(self.keys.meta)
-
     def clear(self) -> Core[None]:
-        """Empty the filter for all clients, keep its parameters, and attach anew."""
+        """Empty the filter for all clients, keep its parameters, and attach to it again."""
         own = None if self.view is None and self.wanted is None else self.descriptor
         try:
             descriptor = yield from clear(
@@ -221,7 +217,7 @@ class FilterState(LockOwner):
         finally:
             # Whatever the outcome, this object gives no answer from before.
             self.forget()
-        yield from self.adopt(descriptor)
+        yield from self._adopt(descriptor)
 
     def delete(self) -> Core[bool]:
         """Delete the filter; True if there was one."""
@@ -240,10 +236,9 @@ class FilterState(LockOwner):
         # Kept answers lasted as long as no header had the flag.
         self.forget()
         check_support(DISCARDS, self.strategy.name)
-        made = view if view.discards else view.with_discards()
         with self._lock:
             if self.view is None or self.view is view:
-                self.view = made
+                self.view = replace(view, discards=True)
             return self.view
 
     def own_generation(self) -> int:
@@ -269,51 +264,6 @@ class FilterState(LockOwner):
         self.forget()
         return True
 
-    def ask_near(self, view: View) -> Asked | None:
-        """Return where an operation keeps its answers; to be called before it asks.
-
-        Args:
-            view: The view the operation goes by.
-
-        Returns:
-            None if answers are not kept.
-        """
-        if self.caching is None:
-            return None
-        return Asked(self._near_of(view, self.caching), self.caching.clock())
-
-    def _near_of(self, view: View, caching: NearCaching) -> NearCache:
-        near, header = self.near, view.answers_header
-        if near is not None and near.header == header and not near.is_over:
-            return near
-        with self._lock:
-            # Another thread may have done it.
-            old = self.near
-            if old is not None and old.header == header and not old.is_over:
-                return old
-            lasts = not (view.discards or view.descriptor.window)
-            near = caching.start(header, lasts=lasts)
-            if view is self.view and self.lost is None:
-                self.near = near
-                if old is not None:
-                    # An operation that has it still may be answered in another epoch.
-                    old.end()
-        return near
-
-    @property
-    def keeps_found(self) -> bool:
-        """Whether items that are only found are kept; else those that are added.
-
-        An add of a kept item is left out. Where adds renew items, it would have renewed one that
-        was not added in the same epoch.
-        """
-        return not self.options.refresh
-
-    def forget(self) -> None:
-        """Keep none of the answers kept until now, nor those on their way."""
-        if self.near is not None:
-            self.near.end()
-
     def current(self) -> Core[View]:
         """Return the view to work with, attaching at the first use.
 
@@ -326,6 +276,36 @@ class FilterState(LockOwner):
         if self.view is None:
             return (yield from self.attach())
         return self.view
+
+    # -- kept answers ------------------------------------------------------------------------------
+
+    def ask_near(self, view: View) -> Asked | None:
+        """Return where an operation that goes by a view keeps its answers; None: it keeps none.
+
+        To be called before it asks.
+        """
+        if self.caching is None:
+            return None
+        return Asked(self._near_of(view, self.caching), self.caching.clock())
+
+    def _near_of(self, view: View, caching: NearCaching) -> NearCache:
+        header = view.header | DISCARDED if view.discards else view.header
+        with self._lock:
+            near = self.near
+            if near is not None and near.header == header and not near.is_over:
+                return near
+            made = caching.start(header, lasts=not (view.discards or view.descriptor.window))
+            if view is self.view and self.lost is None:
+                self.near = made
+                if near is not None:
+                    # An operation that has it still may be answered in another epoch.
+                    near.end()
+        return made
+
+    def forget(self) -> None:
+        """Keep none of the answers kept until now, nor those on their way."""
+        if self.near is not None:
+            self.near.end()
 
 
 def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]) -> Core[T]:
@@ -353,8 +333,8 @@ def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]
         if now is not None and now is not view and now.header == view.header and not state.lost:
             # It has heard of discarded items.
             view = now
-            continue
-        view = yield from follow(state, view)
+        else:
+            view = yield from follow(state, view)
     raise _lost(state, view)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from redis.exceptions import ResponseError
 
 from bloomlock.commands import Replies, encode_command
-from bloomlock.delivery import check, deliver
+from bloomlock.delivery import ask
 from bloomlock.descriptor import (
     HEADER_BYTES,
     Descriptor,
@@ -19,7 +19,6 @@ from bloomlock.descriptor import (
     is_header,
     unflagged,
 )
-from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import FilterMismatchError
 from bloomlock.parallel import in_parallel
 from bloomlock.spec import FIELDS, decode, refuse_unknown_flags
@@ -31,6 +30,7 @@ from .tombstones import sentinel_command
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
 
 LOST_DESCRIPTOR, LOST_BITMAP, LOST_SHARD = "its descriptor", "its bitmap", "one of its shards"
@@ -61,16 +61,12 @@ def look(keys: FilterKeys) -> Core[Found]:
     Raises:
         FilterMismatchError: If the keys hold something that is no filter of this version.
     """
-    commands = [
-        encode_command("HMGET", keys.meta, *FIELDS),
-        *_shard_commands(keys.bits(0)),
-        # Any of its fields tells a hash of another program from a filter that is just created.
-        encode_command("HRANDFIELD", keys.meta),
-    ]
+    read = encode_command("HMGET", keys.meta, *FIELDS)
+    # Read last, any of its fields tells a hash of another program from a filter that is just
+    # created.
+    read_any = encode_command("HRANDFIELD", keys.meta)
     while True:
-        replies = yield from _ask(keys.meta, commands)
-        values, *shard, field = _refuse_other_types(keys, 0, replies)
-        header, length = _read_shard(keys, 0, shard)
+        header, length, values, field = yield from _ask(keys, 0, read_any, first=(read,))
         if any(value is not None for value in values):
             break
         is_foreign = field is not None and field.decode(errors="replace") not in FIELDS
@@ -91,8 +87,7 @@ def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
     Raises:
         FilterMismatchError: If the key holds something that is no shard of this version.
     """
-    key = keys.bits(shard)
-    header, length = _read_shard(keys, shard, (yield from _ask(key, _shard_commands(key))))
+    header, length = yield from _ask(keys, shard)
     return unflagged(header), length
 
 
@@ -106,17 +101,13 @@ def are_whole(keys: FilterKeys, descriptor: Descriptor, shards: Iterable[int]) -
 
 
 def _is_whole(keys: FilterKeys, descriptor: Descriptor, shard: int) -> Core[bool]:
-    key = keys.bits(shard)
-    kind = kind_of(descriptor)
-    own = kind.keys(key, descriptor.header)
-    commands = [
-        *_shard_commands(key),
+    key, kind = keys.bits(shard), kind_of(descriptor)
+    header, length, has_sentinel, *are_there = yield from _ask(
+        keys,
+        shard,
         sentinel_command(key, descriptor.header, is_sorted=kind.is_sorted),
-        *(encode_command("EXISTS", one) for one in own),
-    ]
-    replies = _refuse_other_types(keys, shard, (yield from _ask(key, commands)))
-    header, length = _read_shard(keys, shard, replies[:2])
-    has_sentinel, *are_there = replies[2:]
+        *(encode_command("EXISTS", own) for own in kind.keys(key, descriptor.header)),
+    )
     if has_discards(header) and not has_sentinel:
         return False
     if not descriptor.has_header(unflagged(header)) or not all(are_there):
@@ -143,33 +134,26 @@ def refuse_wrong_length(
         )
 
 
-def _ask(key: str, commands: list[bytes]) -> Core[Replies]:
-    """Send commands that only read; an error that the server answers stands among the replies."""
+def _ask(
+    keys: FilterKeys, shard: int, *commands: bytes, first: tuple[bytes, ...] = ()
+) -> Core[Replies]:
+    """Return header and length of a shard, and the replies to further commands of its slot.
+
+    Commands in `first` are carried out before these are read.
+    """
+    key = keys.bits(shard)
+    # A header that is right says that the length before it was.
+    of_shard = encode_command("STRLEN", key), header_command(key)
     try:
-        return (yield from deliver(Request(key, commands), repeatable=True))
-    except ConnectionLost as lost:
-        raise lost.cause from None
-
-
-def _shard_commands(key: str) -> list[bytes]:
-    """Return what reads a shard: a header that is right says that the length before it was."""
-    return [encode_command("STRLEN", key), header_command(key)]
-
-
-def _read_shard(keys: FilterKeys, shard: int, replies: Replies) -> tuple[int, int]:
-    length, start = _refuse_other_types(keys, shard, replies)
-    header = header_from_bytes(start)
-    refuse_unknown_flags(keys.name, header)
-    return header, length
-
-
-def _refuse_other_types(keys: FilterKeys, shard: int, replies: Replies) -> Replies:
-    try:
-        return check(replies)
+        replies = yield from ask(key, *first, *of_shard, *commands)
     except ResponseError as error:
         if "WRONGTYPE" not in str(error):
             raise
         raise _foreign(keys, shard) from None
+    at = len(first)
+    length, header = replies[at], header_from_bytes(replies[at + 1])
+    refuse_unknown_flags(keys.name, header)
+    return [header, length, *replies[:at], *replies[at + 2 :]]
 
 
 def _foreign(keys: FilterKeys, shard: int) -> FilterMismatchError:

@@ -33,12 +33,7 @@ IN_PROCESS: Final = "a filter in the process"
 
 
 class Support(NamedTuple):
-    """What has a feature.
-
-    Attributes:
-        strategies: Their names.
-        kinds: The kinds of filters beside the plain one.
-    """
+    """The strategies, and the kinds of filters beside the plain one, that have a feature."""
 
     strategies: tuple[str, ...]
     kinds: tuple[str, ...] = ()
@@ -72,12 +67,6 @@ def check_support(
 ) -> None:
     """Raise ConfigurationError if a filter cannot have a feature, naming what excludes it.
 
-    Args:
-        feature: One of SUPPORT.
-        strategy: The name of the object's strategy; None: it has none.
-        descriptor: The filter's parameters, where it is known.
-        discards: Whether it has discarded items.
-
     >>> check_support(CLAIMS, "lua")
     >>> check_support(CLAIMS, "lock")
     Traceback (most recent call last):
@@ -88,12 +77,9 @@ def check_support(
         *others, last = map(repr, strategies)
         known = f"{', '.join(others)} or {last}" if others else last
         raise ConfigurationError(f"strategy must be {known} for {feature}, not {strategy!r}")
-    has = {
-        WINDOW: descriptor is not None and descriptor.window is not None,
-        GROWTH: descriptor is not None and descriptor.growth is not None,
-        DISCARDS: discards,
-        NATIVE: descriptor is not None and descriptor.native,
-    }
-    for kind, is_one in has.items():
-        if is_one and kind not in kinds:
-            raise ConfigurationError(f"{feature} is not possible with {kind}")
+    has = {DISCARDS} if discards else set()
+    if descriptor is not None:
+        own = {WINDOW: descriptor.window, GROWTH: descriptor.growth, NATIVE: descriptor.native}
+        has |= {kind for kind, value in own.items() if value}
+    if not has <= {*kinds}:
+        raise ConfigurationError(f"{feature} is not possible with {min(has - {*kinds})}")

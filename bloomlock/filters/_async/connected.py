@@ -89,7 +89,6 @@ class AsyncConnectedFilter(FilterBase):
             return self._runtime
 
         def _calls(self) -> Coalescer:
-            """Return what carries out single calls on the running loop."""
             found = self._coalescer
             if found is None or found.loop is not asyncio.get_running_loop():
                 found = self._coalescer = Coalescer(self._state, self._run)
