@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -19,6 +20,8 @@ MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
 """From 128 bits, too many to try them all, to as many as BLAKE2b takes."""
 
 RANDOM_KEY_BYTES = 32
+
+_HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,23 @@ class HashKey:
     def kind(self) -> str:
         """Where it comes from: "random" is stored with the filter, "secret" is brought by users."""
         return "random" if self.stored else "secret"
+
+    @property
+    def written(self) -> str:
+        """What is stored of it: of a secret that users bring only the check."""
+        secret = self.secret.hex() if self.stored and self.secret is not None else self.check
+        return f"{self.kind}:{secret}"
+
+
+def read_key(text: str) -> HashKey:
+    """Return the key that is stored as this text (HashKey.written), or raise ConfigurationError."""
+    kind, _, written = text.partition(":")
+    if _HEXADECIMAL.fullmatch(written):
+        if kind == "secret" and len(written) == 2 * DIGEST_BYTES:
+            return HashKey(written, stored=False)
+        if kind == "random" and MIN_KEY_BYTES <= len(written) // 2 <= MAX_KEY_BYTES:
+            return HashKey.of(bytes.fromhex(written), stored=True)
+    raise ConfigurationError(f"key must be random or secret and in hexadecimal, not {kind!r:.20}")
 
 
 def check_key(key: object) -> HashKey | None:

@@ -21,26 +21,16 @@ if TYPE_CHECKING:
     from .sizing import Optimize
     from .slice_sizes import Window
 
-CALL_S = 6.5e-6
-"""Of the server for one command, whatever it does: as much as for PING."""
-
-BIT_S = 0.33e-6
-"""Of the server for one bit of an item that comes alone."""
-
-BATCH_BIT_S = 0.32e-6
-"""Of the server for one bit of an item in a batch."""
-
-COMMAND_S = 2.1e-6
-"""Of the server for one command of a batch: there is one for each shard that the batch meets."""
+# Seconds of the server: for one command, whatever it does (as much as for PING); for one bit of an
+# item that comes alone, and in a batch; for one command of a batch, of which there is one for each
+# shard that the batch meets.
+CALL_S, BIT_S, BATCH_BIT_S, COMMAND_S = 6.5e-6, 0.33e-6, 0.32e-6, 2.1e-6
 
 BATCH = 1000
 """Items of a batch, where nothing else is said."""
 
-LARGE_BITS = 2**30
-"""Bits of a filter that no processor's cache holds."""
-
-LARGE = 1.25
-"""How many times as long one bit of such a filter takes: it comes from memory."""
+# A bit of a filter that no processor's cache holds comes from memory, and takes longer.
+LARGE_BITS, LARGE = 2**30, 1.25
 
 WINDOW = 5.0
 """How many times as long an item takes in a filter with a time window: a script asks each slice."""
@@ -137,21 +127,24 @@ def plan(
         raise ConfigurationError(
             f"batch_size must be a whole number from 1 on, not {batch_size!r:.80}"
         )
-    wanted = RequestedSpec.check(
+    described = RequestedSpec.check(
         capacity,
         error_rate,
         shards=shards,
         num_hashes=num_hashes,
         optimize=optimize,
         window=window,
-    )
-    described = wanted.describe()
-    size, num_bits, shard_bytes = described.size, described.num_bits, described.shard_bytes()
+    ).describe()
+    size, ring = described.size, described.window
+    num_bits, shard_bytes = described.num_bits, described.shard_bytes()
     weighed = size.num_hashes * (LARGE if num_bits > LARGE_BITS else 1.0)
-    if wanted.window is not None:
+    if ring:
         weighed *= WINDOW
-    commands = _expected_shards(size.shards, batch_size)
-    batch_server_s = weighed * BATCH_BIT_S + commands / batch_size * COMMAND_S
+    # How many shards a batch meets, in the mean.
+    met = 1.0
+    if size.shards > 1:
+        met = -size.shards * math.expm1(batch_size * math.log1p(-1 / size.shards))
+    batch_server_s = weighed * BATCH_BIT_S + met / batch_size * COMMAND_S
     for_memory = for_rate = None
     if server_bytes is not None:
         on_one = int(server_bytes // shard_bytes)
@@ -169,13 +162,13 @@ def plan(
                 f"filter has {size.shards} shards; give shards={for_rate} or more"
             )
     return Plan(
-        capacity=wanted.capacity,
-        error_rate=wanted.error_rate,
-        window_s=wanted.window.length_us / 10**6 if wanted.window is not None else None,
-        slices=wanted.window.slices if wanted.window is not None else None,
+        capacity=described.capacity,
+        error_rate=described.error_rate,
+        window_s=ring.length_us / 10**6 if ring else None,
+        slices=ring.slices if ring else None,
         num_hashes=size.num_hashes,
         num_bits=num_bits,
-        bits_per_item=num_bits / wanted.capacity,
+        bits_per_item=num_bits / described.capacity,
         memory_bytes=shard_bytes * size.shards,
         shards=size.shards,
         shard_bytes=shard_bytes,
@@ -188,14 +181,3 @@ def plan(
 
 def _is_a(kind: type, value: object) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _expected_shards(shards: int, items: int) -> float:
-    """Return how many shards some items lie in, in the mean.
-
-    >>> round(_expected_shards(4096, 1000)), _expected_shards(1, 1000)
-    (887, 1.0)
-    """
-    if shards == 1:
-        return 1.0
-    return -shards * math.expm1(items * math.log1p(-1 / shards))

@@ -66,9 +66,6 @@ class Ring:
     Attributes:
         length_us: Microseconds for which an item is remembered at least.
         slices: Slices of that time.
-
-    >>> str(Ring(7 * 86_400 * 10**6, 6))
-    '7 days, 0:00:00 in 6 slices'
     """
 
     length_us: int
@@ -138,7 +135,7 @@ def check_window(window: Window | timedelta | float) -> Ring:
     """
     asked = window if isinstance(window, Window) else Window(window)
     length, count = asked.length, USUAL_SLICES if asked.slices is None else asked.slices
-    if type(count) is not int or not MIN_SLICES <= count <= MAX_SLICES:
+    if not _is_whole(count, MIN_SLICES, MAX_SLICES):
         raise ConfigurationError(
             f"slices must be a whole number from {MIN_SLICES} to {MAX_SLICES} or None, not "
             f"{count!r:.80}"
@@ -153,7 +150,7 @@ def check_window(window: Window | timedelta | float) -> Ring:
             f"window must be a timedelta or seconds, at least {MIN_SLICE_US * count / 10**6:g} s "
             f"with {count} slices and at most 3650 days, not {length!r:.80}"
         )
-    return Ring(length_us, count)
+    return Ring(length_us, int(count))
 
 
 # -- growth --------------------------------------------------------------------------------------
@@ -199,27 +196,23 @@ def check_growth(growth: Growth, capacity: int) -> Growth:
     Growth(factor=4, up_to=1000000)
     """
     factor, up_to = growth.factor, growth.up_to
-    if (
-        isinstance(factor, bool)
-        or not isinstance(factor, Integral)
-        or not MIN_GROWTH <= int(factor) <= MAX_GROWTH
-    ):
+    if not _is_whole(factor, MIN_GROWTH, MAX_GROWTH):
         raise ConfigurationError(
             f"growth must be a whole number from {MIN_GROWTH} to {MAX_GROWTH} or None, "
             f"not {factor!r:.80}"
         )
-    if up_to is None:
-        return Growth(int(factor))
-    if (
-        isinstance(up_to, bool)
-        or not isinstance(up_to, Integral)
-        or not capacity <= int(up_to) <= MAX_CAPACITY
-    ):
+    if up_to is not None and not _is_whole(up_to, capacity, MAX_CAPACITY):
         raise ConfigurationError(
             f"up_to must be a whole number of items from the capacity, {capacity}, to "
             f"{MAX_CAPACITY}, or None, not {up_to!r:.80}"
         )
-    return Growth(int(factor), int(up_to))
+    return Growth(int(factor), None if up_to is None else int(up_to))
+
+
+def _is_whole(number: object, least: int, most: int) -> bool:
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        return False
+    return least <= int(number) <= most
 
 
 def slice_error_rate(error_rate: float, index: int) -> float:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from . import native
+from . import native, sizing
 from .descriptor import (
     GENERATION_BITS,
     ORIGINS,
@@ -19,33 +19,8 @@ from .descriptor import (
     is_header,
 )
 from .errors import ConfigurationError, FilterMismatchError
-from .hash_keys import (
-    DIGEST_BYTES,
-    MAX_KEY_BYTES,
-    MIN_KEY_BYTES,
-    HashKey,
-    check_key,
-    check_seeds,
-    key_difference,
-)
-from .sizing import (
-    BALANCED,
-    MAX_CAPACITY,
-    MAX_HASHES,
-    MAX_SHARD_BITS,
-    MAX_SHARDS,
-    MEMORY,
-    Optimize,
-    Size,
-    best_num_hashes,
-    check_capacity,
-    check_error_rate,
-    check_num_hashes,
-    check_optimize,
-    check_shards,
-    size_for,
-    usual_shards,
-)
+from .hash_keys import HashKey, check_key, check_seeds, key_difference, read_key
+from .sizing import MAX_CAPACITY, MAX_SHARDS, Optimize, Size
 from .slice_sizes import (
     MAX_GROWTH,
     Growth,
@@ -123,16 +98,16 @@ class RequestedSpec:
         if not seeds is num_hashes is None:
             other = "seeds" if num_hashes is None else "num_hashes"
             _refuse(f" with {other}, which fixes the number of hash functions", optimize=optimize)
-        items, rate = check_capacity(capacity), check_error_rate(error_rate)
+        items, rate = sizing.check_capacity(capacity), sizing.check_error_rate(error_rate)
         spec = cls(
             items,
             rate,
             check_seeds(seeds),
-            check_shards(shards),
+            sizing.check_shards(shards),
             native,
             check_key(key),
-            check_num_hashes(num_hashes, rate),
-            check_optimize(optimize),
+            sizing.check_num_hashes(num_hashes, rate),
+            sizing.check_optimize(optimize),
             ring,
             None if growth is None else check_growth(growth, items),
         )
@@ -160,18 +135,18 @@ class RequestedSpec:
         if self.native:
             size = native.size_for(self.capacity, self.error_rate, self.shards)
         elif self.growth is not None:
-            shape = self.capacity, self.error_rate, self._hashes(self.optimize or BALANCED)
+            shape = self.capacity, self.error_rate, self._hashes(self.optimize or sizing.BALANCED)
             shards = self.shards or shards_for(*shape, self.growth)
             slices = slices_for(*shape, shards, self.growth)
             size = Size(slices[0].bits, shape[-1], shards)
         else:
             try:
-                size = self._size(self.optimize or BALANCED)
+                size = self._size(self.optimize or sizing.BALANCED)
             except ConfigurationError:
                 if self.seeds or self.num_hashes or self.optimize:
                     raise
                 # The largest filters fit in no other way.
-                size = self._size(MEMORY)
+                size = self._size(sizing.MEMORY)
             if self.window is not None:
                 slices = self.window.divide(self.capacity, self.error_rate, size)
         return Descriptor(
@@ -188,15 +163,15 @@ class RequestedSpec:
 
     def _size(self, optimize: Optimize) -> Size:
         found = partial(
-            size_for if self.window is None else self.window.size_for,
+            sizing.size_for if self.window is None else self.window.size_for,
             self.capacity,
             self.error_rate,
             num_hashes=self._hashes(optimize),
             seeded=self.seeds is not None,
         )
         size = found(shards=self.shards)
-        if self.shards is None and self.window is None and usual_shards(size) > size.shards:
-            size = found(shards=usual_shards(size))
+        if self.shards is None and self.window is None and sizing.usual_shards(size) > size.shards:
+            size = found(shards=sizing.usual_shards(size))
         return size
 
     def _hashes(self, optimize: Optimize) -> int:
@@ -207,7 +182,7 @@ class RequestedSpec:
             rate = self.window.slice_rate(rate)
         elif self.growth is not None:
             rate = slice_error_rate(rate, 0)
-        return best_num_hashes(rate, optimize)
+        return sizing.best_num_hashes(rate, optimize)
 
     def differences(self, stored: Descriptor) -> list[str]:
         """Return "parameter: stored X, asked Y" for each parameter that differs.
@@ -258,7 +233,6 @@ MAX_NATIVE_BITS = 2**37
 """More than 2^30 items take at any rate."""
 
 _WHOLE = re.compile("[0-9]{1,18}")
-_HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 
 FIELDS = (
     "format",
@@ -309,9 +283,7 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
     if descriptor.native:
         fields["native"] = 1
     if key is not None:
-        # A secret that users bring is never stored.
-        secret = key.secret.hex() if key.stored and key.secret is not None else key.check
-        fields["key"] = f"{key.kind}:{secret}"
+        fields["key"] = key.written
     if descriptor.window is not None:
         fields["window"] = f"{descriptor.window.length_us}/{descriptor.window.slices}"
     if descriptor.replaces is not None:
@@ -375,8 +347,8 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     native = "native" in fields
     _check_kind(fields)
     size = Size(
-        _whole(fields, "shard_bits", MAX_NATIVE_BITS if native else MAX_SHARD_BITS),
-        _whole(fields, "num_hashes", MAX_HASHES),
+        _whole(fields, "shard_bits", MAX_NATIVE_BITS if native else sizing.MAX_SHARD_BITS),
+        _whole(fields, "num_hashes", sizing.MAX_HASHES),
         _whole(fields, "shards", MAX_SHARDS),
     )
     seeds = fields["seeds"].split(",") if fields["seeds"] else []
@@ -396,7 +368,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     generation = _whole(fields, "generation", most)
     descriptor = Descriptor(
         capacity,
-        check_error_rate(float(fields["error_rate"])),
+        sizing.check_error_rate(float(fields["error_rate"])),
         size,
         check_seeds(list(map(int, seeds))) if seeds else None,
         native,
@@ -404,7 +376,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         fields["state"],
         fields["origin"],
         _whole(fields, "root", most) if "root" in fields else generation,
-        _key(fields["key"]) if "key" in fields else None,
+        read_key(fields["key"]) if "key" in fields else None,
         _ring(fields["window"]) if "window" in fields else None,
         _replaced(fields["replaces"]) if "replaces" in fields else None,
         growth,
@@ -436,16 +408,6 @@ def _check_kind(fields: Mapping[str, str]) -> None:
                 "of native, a window and growth a filter has one at most, and of native, a key and "
                 "seeds as well; one that grows has no seeds"
             )
-
-
-def _key(text: str) -> HashKey:
-    kind, _, written = text.partition(":")
-    if _HEXADECIMAL.fullmatch(written):
-        if kind == "secret" and len(written) == 2 * DIGEST_BYTES:
-            return HashKey(written, stored=False)
-        if kind == "random" and MIN_KEY_BYTES <= len(written) // 2 <= MAX_KEY_BYTES:
-            return HashKey.of(bytes.fromhex(written), stored=True)
-    raise ConfigurationError(f"key must be random or secret and in hexadecimal, not {kind!r:.20}")
 
 
 def _ring(text: str) -> Ring:

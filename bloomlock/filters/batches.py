@@ -217,7 +217,7 @@ def _choose(
     state: FilterState, view: View, count: int, route: Route, *, write: bool, answers: bool
 ) -> Strategy:
     others, own = state.for_batches, state.strategy
-    if route == "items" or own.heeds_discards or not _has_routes(own):
+    if route == "items" or view.descriptor.slices or not _has_routes(own):
         return own
     exact = answers or not write
     by_bitmap = others.bitmap if exact else others.merge

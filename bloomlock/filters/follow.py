@@ -265,7 +265,7 @@ class Operation:
         for indices, segment in parts:
             if segment.header != flagged or segment.missing is None:
                 settled.append((indices, segment))
-            elif self._strategy.heeds_discards:
+            elif view.descriptor.slices:
                 settled.append((indices, tombstones.final(view, segment)))
             else:
                 missing = np.asarray(segment.missing)

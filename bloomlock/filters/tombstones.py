@@ -63,7 +63,7 @@ def sentinel(header: int) -> bytes:
 
 def ask_one(view: View, strategy: Strategy, data: bytes, *, write: bool) -> Core[Segment]:
     """Do what Strategy.one does, beside the tombstones."""
-    if strategy.heeds_discards:
+    if view.descriptor.slices:
         number, row = view.hasher.locate(data)
         segment = yield from strategy.one(view.shards[number], row, write=write)
         return final(view, segment)
@@ -84,7 +84,7 @@ def ask_one(view: View, strategy: Strategy, data: bytes, *, write: bool) -> Core
 
 def ask(view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool) -> Core[Answered]:
     """Do what Strategy.many does for items of any shards, beside the tombstones."""
-    if strategy.heeds_discards:
+    if view.descriptor.slices:
         found = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
         return [
             (indices, [final(view, segment) for segment in segments]) for indices, segments in found

@@ -108,8 +108,6 @@ class Strategy(ABC):
             the expected one says nothing about them.
         is_exclusive: Whether other clients are kept out while an item is added, so that no other
             strategy may take a batch over.
-        heeds_discards: Whether its own answers go by the tombstones, as those of the script for
-            slices do. A row is an item then, and no other strategy can take a batch over.
         is_forbidden: Whether the server refuses it for good.
         may_share_calls: Whether concurrent single calls gain by going out as one batch.
         has_answers: Whether an update returns which items are new.
@@ -121,7 +119,6 @@ class Strategy(ABC):
     name: str
     is_atomic: bool = True
     is_exclusive: ClassVar[bool] = False
-    heeds_discards: ClassVar[bool] = False
     is_forbidden: bool = False
     may_share_calls: bool = True
     has_answers: bool = True

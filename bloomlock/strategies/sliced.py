@@ -55,7 +55,6 @@ class SlicedStrategy(Strategy):
         refresh: Whether the add of an item that is there renews it, with a window.
     """
 
-    heeds_discards = True
     bits_per_exchange: ClassVar[int] = 2**18
 
     def __init__(self, name: str, *, refresh: bool = False) -> None:

@@ -521,18 +521,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         return self.count()
 
     def __ior__(self, other: BloomFilter | MemoryBloomFilter) -> Self:
-        """Add everything that another filter holds, as `update`.
-
-        >>> from bloomlock import BloomFilter
-        >>> from bloomlock.server import PrivateServer
-        >>> with PrivateServer() as server:
-        ...     seen = BloomFilter("seen", 1000, client=server.url)
-        ...     more = BloomFilter("more", 1000, client=server.url)
-        ...     more.update(["a", "b"])
-        ...     seen |= more
-        ...     "a" in seen
-        True
-        """
+        """Add everything that another filter holds, as `update`."""
         if not isinstance(other, (BloomFilter, MemoryBloomFilter)):
             return NotImplemented
         self.update(other)
