@@ -1,12 +1,12 @@
-"""A filter that is made anew from its items, with other parameters, while it is in use.
+"""A filter that gets other parameters from its items, while it is in use.
 
 The new generation is prepared and filled beside the filter. Then the filter is closed, what came
 meanwhile is added, and the switch puts the new generation in its place.
 
-Only items that the filter has are taken over. A client writes an item to the source before it adds
-it. If the item were taken over from the source alone, that add would be answered "seen", though no
-client ever got "new". An item that was discarded and is still in the source would come back. So an
-item that is not there when it is read is asked for once more when the filter is closed.
+R4: only items that the filter has are taken over. A client writes an item to the source before it
+adds it. If the item were taken over from the source alone, that add would be answered "seen",
+though no client ever got "new". An item that was discarded and is still in the source would come
+back. So an item that is not there when it is read is asked for once more when the filter is closed.
 """
 
 from __future__ import annotations
@@ -63,53 +63,86 @@ class _PreparedKeys(FilterKeys):
         return prepared_key(super().bits(shard), self._generation)
 
 
-class Rebuild:
-    """One filter that is made anew.
+def rebuild(
+    state: FilterState,
+    items: Items,
+    capacity: int | None,
+    error_rate: float | None,
+    bits: BitsParameters,
+    *,
+    late: Callable[[], Items] | None,
+) -> Core[None]:
+    """Give a filter other parameters; None: as it has it."""
 
-    Args:
-        state: The filter.
-        capacity, error_rate, bits: As for BloomFilter; None: as it has it.
-    """
+    def find(view: View) -> Core[View | None]:
+        check_support(REBUILD, state.strategy.name, view.descriptor)
+        header, _ = yield from look_at_shard(state.keys, 0)
+        return view if view.descriptor.has_header(header) else None
 
-    def __init__(
-        self,
-        state: FilterState,
-        capacity: int | None,
-        error_rate: float | None,
-        bits: BitsParameters,
-    ) -> None:
+    view = yield from in_one_generation(state, find)
+    model = _wanted(view.descriptor, capacity, error_rate, bits).describe()
+    made = _Rebuild(state, view.header, model)
+    try:
+        yield from made.begin()
+        yield from made.add(items)
+        for _ in range(CLOSINGS):
+            yield from made.close()
+            yield from made.add_late(() if late is None else late())
+            if (yield from made.finish()):
+                break
+        else:
+            seconds = round(switch.LOOKS * switch.LOOK_SECONDS)
+            raise BloomlockError(  # noqa: TRY301 - the filter is opened again
+                f"filter {state.keys.name!r}: what `late` returns takes longer than "
+                f"{seconds} s to add, and other clients opened the filter again; it is as it was"
+            )
+    except GeneratorExit:
+        raise
+    except BaseException:
+        with suppress(RedisError, BloomlockError, OSError):
+            yield from made.give_up()
+        raise
+    yield from state.attach()
+
+
+def _wanted(
+    old: Descriptor, capacity: int | None, error_rate: float | None, bits: BitsParameters
+) -> RequestedSpec:
+    growth = old.growth
+    if growth and growth.up_to is not None and isinstance(capacity, Integral):
+        growth = replace(growth, up_to=max(growth.up_to, int(capacity)))
+    asked = RequestedSpec.check(
+        old.capacity if capacity is None else capacity,
+        old.error_rate if error_rate is None else error_rate,
+        **bits,
+        growth=growth,
+    )
+    if asked.seeds and old.key:
+        raise ConfigurationError("seeds must be None, as the filter has a key")
+    return replace(asked, key=old.key)
+
+
+class _Rebuild:
+    """The steps of a rebuild, of the filter that has a header now."""
+
+    def __init__(self, state: FilterState, header: int, model: Descriptor) -> None:
         self._state = state
-        self._asked = (capacity, error_rate, bits)
+        self._header = header
+        self._model = model
+        self._prepared = Prepared(state.keys, model, REBUILT, may_replace=True, what=REBUILD)
         self._closed: Descriptor | None = None
         self._absent: list[bytes] = []
-        self._prepared: Prepared | None = None
-        self._closings = 0
-        self._tried: list[int] = []
 
     def begin(self) -> Core[None]:
-        """Find the filter, and take the memory for the new one."""
+        """Take the memory for the new generation."""
+        yield from self._prepared.begin(Layout.of(self._model))
+        target = replace(self._prepared.target, state=READY)
+        keys = _PreparedKeys(self._state.keys, target.generation)
+        self._loader, view = self._attached(keys, target)
+        self._loader.key = self._model.key
+        yield from self._loader.fill.start(view)
 
-        def find(view: View) -> Core[View | None]:
-            check_support(REBUILD, self._state.strategy.name, view.descriptor)
-            header, _ = yield from look_at_shard(self._state.keys, 0)
-            return view if view.descriptor.has_header(header) else None
-
-        view = yield from in_one_generation(self._state, find)
-        self._header = view.header
-        wanted = self._wanted(view.descriptor)
-        model = wanted.describe()
-        self._prepared = prepared = Prepared(
-            self._state.keys, model, REBUILT, may_replace=True, what=REBUILD
-        )
-        yield from prepared.begin(Layout.of(model))
-        target = replace(prepared.target, state=READY)
-        keys = _PreparedKeys(prepared.keys, target.generation)
-        self._loader = self._attached(keys, target)
-        self._loader.key = model.key
-        assert self._loader.view is not None  # noqa: S101 - for the type checker
-        yield from self._loader.fill.start(self._loader.view)
-
-    def _attached(self, keys: FilterKeys, descriptor: Descriptor) -> FilterState:
+    def _attached(self, keys: FilterKeys, descriptor: Descriptor) -> tuple[FilterState, View]:
         """Return a state that works with one generation, whatever the name leads to."""
         options = OpenOptions(
             strategy=self._state.options.strategy, prefix=self._state.keys.prefix, on_full="warn"
@@ -117,23 +150,8 @@ class Rebuild:
         made = FilterState(keys, options, None)
         made.set_up(descriptor)
         made.items_per_chunk = self._state.items_per_chunk
-        made.view = View.of(keys, descriptor)
-        return made
-
-    def _wanted(self, old: Descriptor) -> RequestedSpec:
-        capacity, error_rate, bits = self._asked
-        growth = old.growth
-        if growth and growth.up_to is not None and isinstance(capacity, Integral):
-            growth = replace(growth, up_to=max(growth.up_to, int(capacity)))
-        asked = RequestedSpec.check(
-            old.capacity if capacity is None else capacity,
-            old.error_rate if error_rate is None else error_rate,
-            **bits,
-            growth=growth,
-        )
-        if asked.seeds and old.key:
-            raise ConfigurationError("seeds must be None, as the filter has a key")
-        return replace(asked, key=old.key)
+        made.view = view = View.of(keys, descriptor)
+        return made, view
 
     def add(self, items: Items) -> Core[None]:
         """Take over those of the items that the filter has."""
@@ -152,89 +170,49 @@ class Rebuild:
     def _take_over(self, items: Sequence[bytes]) -> Core[None]:
         old = self._state
         if self._closed is not None:
-            old = self._attached(old.keys, self._closed.with_key(old.key))
+            old, _ = self._attached(old.keys, self._closed.with_key(old.key))
         there = yield from before_adding(answers.exists_many(old, items))
         yield from answers.update(self._loader, list(compress(items, there)))
         self._absent += compress(items, map(not_, there))
 
     def close(self) -> Core[None]:
         """Close the filter: from now on no add to it is answered."""
-        self._closed = yield from switch.retried(self._state.keys, self._close)
-        if not (yield from switch.close_shards(self._state.keys, self._closed)):
-            raise self._lost()
+        keys, generation = self._state.keys, self._state.own_generation()
 
-    def _close(self) -> Core[Descriptor]:
-        stored = (yield from look(self._state.keys)).descriptor
-        if stored is not None and stored.state == CLOSED and stored.generation in self._tried:
-            return stored  # by a try whose reply was lost
-        header = self._header if self._closed is None else self._closed.header
-        if stored is None or stored.state != READY or stored.header != header:
+        def step() -> Core[Descriptor]:
+            stored = (yield from look(keys)).descriptor
+            if stored is not None and (stored.generation, stored.state) == (generation, CLOSED):
+                return stored  # by a try whose reply was lost
+            if stored is None or stored.state != READY or stored.header != self._header:
+                raise self._lost()
+            return (yield from switch.close(keys, stored, generation))
+
+        self._closed = yield from switch.retried(keys, step)
+        self._header = self._closed.header
+        if not (yield from switch.close_shards(keys, self._closed)):
             raise self._lost()
-        self._tried.append(self._state.own_generation())
-        return (yield from switch.close(self._state.keys, stored, self._tried[-1]))
 
     def finish(self) -> Core[bool]:
         """Put the new generation in the place of the closed filter; False: it was opened again."""
-        assert self._closed is not None  # noqa: S101 - for the type checker
-        assert self._prepared is not None  # noqa: S101
         self._prepared.expected = self._closed
         try:
             yield from self._prepared.switch()
         except FilterLostError:
             stored = (yield from look(self._state.keys)).descriptor
-            opened = (self._closed.header, READY)
-            if stored is None or (stored.header, stored.state) != opened:
+            if stored is None or (stored.header, stored.state) != (self._header, READY):
                 raise
-        else:
-            return True
-        self._closings += 1
-        if self._closings < CLOSINGS:
             return False
-        seconds = round(switch.LOOKS * switch.LOOK_SECONDS)
-        raise BloomlockError(
-            f"filter {self._state.keys.name!r}: what `late` returns takes longer than "
-            f"{seconds} s to add, and other clients opened the filter again; it is as it was"
-        )
+        return True
 
     def give_up(self) -> Core[None]:
         """Delete what was prepared, and open the filter again if it is closed."""
-        if self._prepared is not None:
-            yield from self._prepared.give_up()
+        yield from self._prepared.give_up()
         if self._closed is not None:
-            with suppress(RedisError, BloomlockError):
-                keys, closed = self._state.keys, self._closed
-                yield from switch.retried(keys, lambda: switch.reopen(keys, closed))
+            keys, closed = self._state.keys, self._closed
+            yield from switch.retried(keys, lambda: switch.reopen(keys, closed))
 
     def _lost(self) -> FilterLostError:
         self._state.forget()
         return FilterLostError(
             f"filter {self._state.keys.name!r} was cleared, replaced or lost during the rebuild"
         )
-
-
-def rebuild(
-    state: FilterState,
-    items: Items,
-    capacity: int | None,
-    error_rate: float | None,
-    bits: BitsParameters,
-    *,
-    late: Callable[[], Items] | None,
-) -> Core[None]:
-    """Make a filter anew from its items."""
-    made = Rebuild(state, capacity, error_rate, bits)
-    try:
-        yield from made.begin()
-        yield from made.add(items)
-        is_there = False
-        while not is_there:
-            yield from made.close()
-            yield from made.add_late(() if late is None else late())
-            is_there = yield from made.finish()
-    except GeneratorExit:
-        raise
-    except BaseException:
-        with suppress(RedisError, OSError):
-            yield from made.give_up()
-        raise
-    yield from state.attach()

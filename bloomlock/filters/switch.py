@@ -4,12 +4,10 @@
 
 The arrows are compare-and-sets of the descriptor. A client that puts the generation h in place
 
-1. prepares a key for each shard that lies in another slot than the descriptor. Of an empty shard
-   that is its header alone;
-2. lets the descriptor say "placing(h)", and with it, in the same transaction, puts the first shard
-   in its place;
-3. places the other shards by place.lua, each in its slot;
-4. lets the descriptor say "ready(h)". Only then does any client use h.
+1. prepares a key for each shard: all of it, or, of an empty one, its header alone (S1);
+2. lets the descriptor say "placing(h)" (S2);
+3. places the shards, the first one first, each by a transaction in its slot (S3);
+4. lets the descriptor say "ready(h)". Only then does any client use h (S4).
 
 Any client that finds "placing" carries out steps 3 and 4, so one that dies half-way leaves nothing
 broken. A prepared key exists once, and RENAME takes it away. So a helper that sleeps between two
@@ -18,8 +16,8 @@ filter since. To compare the header of the shard instead would not do: a helper 
 before the generation after h came in would wipe that one. (docs/internals/protocols.md has the
 traces.)
 
-If neither the shard nor its prepared key is of h, the generation is broken. Then its prepared keys
-are deleted first, so that no helper can place them any more, and another generation is placed.
+S5: if neither the shard nor its prepared key is of h, the generation is broken. Then its prepared
+keys are deleted first, so that no helper can place them any more, and another one is placed.
 """
 
 from __future__ import annotations
@@ -58,7 +56,6 @@ from bloomlock.strategies.base import header_command, plain_header
 
 from .kinds import kind_of
 from .placing import (
-    MISSING,
     Changed,
     bytes_of,
     compare_and_set,
@@ -67,7 +64,6 @@ from .placing import (
     is_filled,
     keys_of_shard,
     place,
-    place_commands,
     prepare,
     store_commands,
 )
@@ -93,8 +89,6 @@ T = TypeVar("T")
 
 ATTEMPTS = 100
 LONGEST_PAUSE_S = 0.02
-PLACED_BYTES = 16 * 1024 * 1024
-"""Shards that are placed at once: to make them empty takes about 5 ms of the server's time."""
 LOOKS = 300
 LOOK_SECONDS = 0.1
 """How often, and after how long, a client that waits looks again before it opens the filter."""
@@ -106,9 +100,6 @@ def retried(keys: FilterKeys, step: Callable[[], Core[T]]) -> Core[T]:
     """Carry out a step that begins with a look, once more where it raises Changed.
 
     A step is also repeated where a reply was lost. The look finds what was done.
-
-    Raises:
-        BloomlockError: If other clients are faster each time.
     """
     losses = 0
     for attempt in range(ATTEMPTS):
@@ -145,8 +136,6 @@ def attach(
     is a FilterLostError, or starts anew (`recreate`). `check` raises for a filter that the strategy
     cannot read. A filter that has all items of the generation `before` may have other parameters;
     with `must_follow` any other is a FilterLostError.
-
-    Cost: one round trip if the filter is there, two if it has several shards.
     """
 
     def step() -> Core[Descriptor]:
@@ -187,19 +176,14 @@ def clear(
     key: HashKey | None,
     check: Callable[[Descriptor], object],
 ) -> Core[Descriptor]:
-    """Empty the filter: the same parameters, a new generation, all bits 0.
+    """S6: empty the filter: the same parameters, a new generation, all bits 0.
 
     That is also done if another client has emptied it since: its generation was not there when
     this call began, and began by a clear or a creation. A rebuild keeps the items, and a copy or an
     import brings others, so after these the filter is cleared once more. A filter that was deleted
     meanwhile is created anew.
 
-    Args:
-        keys: The filter's keys.
-        own: Its parameters as the object knows them; None: it knows none.
-        new_generation: Returns a generation.
-        key: The object's key.
-        check: Raises for a filter that the strategy cannot read.
+    `own` are its parameters as the object knows them; None: it knows none.
     """
     first = 0
 
@@ -209,7 +193,7 @@ def clear(
         stored = found.descriptor
         if stored is not None:
             check(stored)
-            _refuse_other_key(keys, key, stored)
+            _refuse_other(keys, None, key, stored)
             is_new = first not in (0, stored.generation) and stored.origin in (CREATE, CLEAR)
             if is_new and found.gone is None:
                 return stored
@@ -226,16 +210,12 @@ def clear(
 
 
 def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
-    """Delete every key of the filter; True if there was one. Objects attached to it find it lost.
+    """S7: delete every key of the filter; True if there was one.
 
     The first shard and the descriptor go last, so a crash before that can be repeated.
 
-    Args:
-        keys: The filter's keys.
-        own: The generation that the object is attached to. If the descriptor was evicted it says
-            which further shards there may be.
-
-    Cost: three round trips, four if there are several shards, five in a cluster.
+    `own` is the generation that the object is attached to. If the descriptor was evicted it says
+    which further shards there may be.
     """
     known, was_there = own, False
 
@@ -259,7 +239,8 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
             # Nothing is deleted while a server is down that has a shard.
             looks = [ask(key, encode_command("EXISTS", key)) for key in map(keys.bits, range(most))]
             yield from in_parallel(looks)
-        yield from in_parallel([drop(keys, shard, old) for shard in range(1, most)])
+        further = range(1, most)
+        yield from in_parallel([drop(keys, shard, one) for shard in further for one in old])
         names = {name for one in old for name in keys_of_shard(keys, 0, one)}
         unlink = encode_command("UNLINK", keys.meta, *sorted(names))
         if not (yield from compare_and_set(keys, stored, [unlink])):
@@ -276,16 +257,14 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
 
 def _delete_damaged(keys: FilterKeys) -> Core[bool]:
     """Delete a filter whose descriptor says neither its generation nor how many shards it has."""
-    shards = range(MAX_SHARDS)
     asked = []
-    for shard in shards:
-        key = keys.bits(shard)
-        names = keys_of_shard(keys, shard, Replaced(MAX_SHARDS, 0))
+    for shard in range(MAX_SHARDS):
+        key, names = keys.bits(shard), keys_of_shard(keys, shard, Replaced(MAX_SHARDS, 0))
         commands = [encode_command("EXISTS", *names), header_command(key)]
         asked.append(deliver(Request(key, commands), repeatable=True))
     replies = yield from in_parallel(asked)
     # The first shard goes last, with the descriptor.
-    for shard, (count, start) in reversed([*zip(shards, replies, strict=True)]):
+    for shard, (count, start) in reversed([*enumerate(replies)]):
         if count or not shard:
             header = plain_header(start) if isinstance(start, bytes) else 0
             gone = keys_of_shard(keys, shard, Replaced(MAX_SHARDS, header))
@@ -297,19 +276,11 @@ def _delete_damaged(keys: FilterKeys) -> Core[bool]:
 def _refuse_other(
     keys: FilterKeys, wanted: RequestedSpec | None, key: HashKey | None, stored: Descriptor
 ) -> None:
-    if wanted is None:
-        _refuse_other_key(keys, key, stored)
-        return
-    differences = wanted.differences(stored)
-    if differences:
+    if wanted is not None and (differences := wanted.differences(stored)):
         raise FilterMismatchError(
             f"filter {keys.name!r} exists with other parameters ({'; '.join(differences)})"
         )
-
-
-def _refuse_other_key(keys: FilterKeys, key: HashKey | None, stored: Descriptor) -> None:
-    difference = key_difference(stored.key, key, opens=True)
-    if difference is not None:
+    if wanted is None and (difference := key_difference(stored.key, key, opens=True)):
         raise FilterMismatchError(
             f"filter {keys.name!r} exists with another key ({difference}); give the one it was "
             "created with"
@@ -320,53 +291,34 @@ def _refuse_other_key(keys: FilterKeys, key: HashKey | None, stored: Descriptor)
 
 
 def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]:
-    """Put a generation in the place of what was found.
+    """Put a generation in the place of what was found, and return it as it is stored then.
 
-    Args:
-        keys: The filter's keys.
-        found: What is there.
-        planned: The generation; with the origin "create" or "clear" it is empty, else all its
-            shards are prepared.
-
-    Returns:
-        Its descriptor, in the state "ready".
+    With the origin "create" or "clear" it is empty, else all its shards are prepared.
 
     Raises:
         Changed: If something else is there by now.
-        NotPreparedError: If the first shard is not prepared any more.
 
-    Cost: two round trips if there is one shard, six if there are several.
+    Cost: six round trips, and two for each further shard.
     """
-    stored, old = found.descriptor, _replaced(found, planned)
-    placing = replace(planned, state=PLACING, replaces=old)
-    ready = replace(planned, state=READY, replaces=None)
-    is_alone = max(planned.size.shards, old.shards if old else 0) == 1
+    stored = found.descriptor
+    placing = replace(planned, state=PLACING, replaces=_replaced(found, planned))
     if not is_filled(planned):
         yield from prepare(keys, planned)
     if stored is not None and stored.state == PLACING:
         # Nobody may place a shard of it any more.
         yield from discard_prepared(keys, stored)
+    # A new generation does not expire as yet.
+    commands = [*store_commands(keys, placing), encode_command("PERSIST", keys.meta)]
     try:
-        done = yield from compare_and_set(
-            keys,
-            stored,
-            [
-                *store_commands(keys, ready if is_alone else placing),
-                # A new generation does not expire as yet.
-                encode_command("PERSIST", keys.meta),
-                *place_commands(keys.bits(0), placing),
-            ],
-            filled=planned if is_filled(planned) else None,
-        )
+        done = yield from compare_and_set(keys, stored, commands)
     except RedisError:
         if not is_filled(planned):
             yield from discard_prepared(keys, planned)
         raise
-    if not done:
-        if not is_filled(planned):
-            yield from discard_prepared(keys, planned)
-        raise Changed
-    if not is_alone and (yield from _finish(keys, placing)) is None:
+    if not done and not is_filled(planned):
+        yield from discard_prepared(keys, planned)
+    ready = (yield from _finish(keys, placing)) if done else None
+    if ready is None:
         raise Changed
     return ready
 
@@ -385,10 +337,7 @@ def _replaced(found: Found, planned: Descriptor) -> Replaced | None:
 def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[Found]:
     """Finish, or wait for, what another client puts in place; say what is gone.
 
-    Args:
-        keys: The filter's keys.
-        found: What is there.
-        is_checked: Whether all shards are looked at also if the filter is ready.
+    With `is_checked` all shards are looked at also if the filter is ready.
 
     Raises:
         Changed: If it was changed meanwhile.
@@ -424,16 +373,14 @@ def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
     Raises:
         Changed: If another client did, and changed the filter again.
     """
-    shards = range(placing.size.shards)
-    most = max(1, PLACED_BYTES // placing.string_bytes())
-    placed = yield from in_parallel([place(keys, shard, placing) for shard in shards], most)
-    if MISSING in placed:
-        if not placing.is_same((yield from look(keys)).descriptor):
-            raise Changed
-        return None
-    if placing.replaces is not None:
-        rest = range(placing.size.shards, placing.replaces.shards)
-        yield from in_parallel([drop(keys, shard, [placing.replaces]) for shard in rest])
+    for shard in range(placing.size.shards):
+        if not (yield from place(keys, shard, placing)):
+            if not placing.is_same((yield from look(keys)).descriptor):
+                raise Changed
+            return None
+    if (old := placing.replaces) is not None:
+        rest = range(placing.size.shards, old.shards)
+        yield from in_parallel([drop(keys, shard, old) for shard in rest])
     ready = replace(placing, state=READY, replaces=None)
     if not (yield from compare_and_set(keys, placing, store_commands(keys, ready))):
         # A helper that was faster has done the same, or it is over.
@@ -479,10 +426,9 @@ def reopen(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
 
 
 def _wait(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
-    """Wait until a filter is not closed any more; open it if its client seems to be dead.
+    """Wait until a filter is not closed any more; False: it has lost something.
 
-    Returns:
-        False if it has lost something.
+    S8: a client that has waited for 30 s opens it, as its client seems to be dead.
     """
     for _ in range(LOOKS):
         yield Pause(LOOK_SECONDS)
