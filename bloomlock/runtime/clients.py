@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from bloomlock.errors import ConfigurationError
-from bloomlock.server.urls import checked_address, explained, find_address, find_url, shown
+from bloomlock.server.urls import checked_address, explained, find_address, shown
 
 from . import pools
 
@@ -81,9 +81,8 @@ async def async_client(
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a client "
             "for threads; use BloomFilter, Lock, ... with that"
         )
-    address = find_url(client)
-    if address is None:
-        address = await asyncio.to_thread(find_address, client)
+    # The embedded server may have to be started.
+    address = await asyncio.to_thread(find_address, client)
     options = _options(asyncio_client=True)
     with explained(address):
         made = redis.asyncio.Redis.from_url(address.url, **options)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import shutil
+import signal
+import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +17,15 @@ import filelock
 from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.server import process
-from bloomlock.server.home import Home, find_home
-from bloomlock.server.probe import (
+from bloomlock.server.home import WAY_OUT, Home, find_home
+from bloomlock.server.process import (
     Answer,
-    ask,
     connect,
-    died,
-    explained,
-    is_disk_full,
+    log_size,
     log_tail,
-    refuse_other_host,
-    unreachable,
+    ping,
+    quote_lines,
+    valkey_binary,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _PING_TIMEOUT = 1.0
 _STATUS_TIMEOUT = 1.0
 # A living server that says nothing for this many seconds is taken to hang.
 _HANG_TIMEOUT = 5.0
+_LOG_LIMIT = 1 << 20
+_NEARLY_FULL = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,8 @@ def embedded_url(timeout: float = 30.0) -> str:
             absolute path.
     """
     _check_timeout(timeout)
-    home = find_home()
-    with explained(home):
-        if not (home.check() and ask(home.socket_path, min(_PING_TIMEOUT, timeout)).ready):
+    with _home() as home:
+        if not (home.has_socket() and ping(home.socket_path, min(_PING_TIMEOUT, timeout)).ready):
             _bring_up(home, timeout)
     return home.url
 
@@ -112,8 +114,7 @@ def start(timeout: float = 30.0) -> bool:
         ConfigurationError: As for `embedded_url`.
     """
     _check_timeout(timeout)
-    home = find_home()
-    with explained(home):
+    with _home() as home:
         return _bring_up(home, timeout)
 
 
@@ -124,29 +125,26 @@ def stop(timeout: float = 10.0) -> bool:
     append-only file is handed to the system before each reply.
 
     Args:
-        timeout: The longest time to take, in seconds; two thirds of it for a peaceful end.
+        timeout: The longest time to take, in seconds; half of it for a peaceful end.
 
     Returns:
         True if a server was stopped, False if none was running.
 
     Raises:
-        ServerError: The server refuses, cannot be ended, or runs on another host.
+        ServerError: The server cannot be ended, or runs on another host.
         ConfigurationError: As for `embedded_url`.
     """
     _check_timeout(timeout)
-    home = find_home()
-    with explained(home):
-        home.check()
-        if not home.life_lock.is_held():
+    with _home() as home:
+        home.has_socket()
+        if not home.is_alive():
             return False
         deadline = time.monotonic() + timeout
         with _sole_starter(home, deadline):
-            if not home.life_lock.is_held():
+            if not home.is_alive():
                 return False
-            refuse_other_host(home)
-            asked = _ask_to_end(home, min(2.0, timeout / 3))
-            if not (asked and home.life_lock.wait_free(deadline - timeout / 3)):
-                process.end(home, deadline)
+            home.refuse_other_host()
+            _end(home, deadline)
     logger.info("stopped the embedded server in %s", home.data_dir)
     return True
 
@@ -158,25 +156,19 @@ def status() -> ServerStatus:
         ServerError: A server lives but does not answer, or runs on another host.
         ConfigurationError: BLOOMLOCK_HOME is not an absolute path.
     """
-    home = find_home()
     deadline = time.monotonic() + _STATUS_TIMEOUT
-    with explained(home):
+    with _home() as home:
         while True:
-            there = home.check()
-            if not home.life_lock.is_held():
-                return ServerStatus(
-                    running=False,
-                    data_dir=home.data_dir,
-                    socket_path=home.socket_path,
-                    url=home.url,
-                )
-            refuse_other_host(home)
-            info = _info(home) if there else None
+            has_socket = home.has_socket()
+            if not home.is_alive():
+                return ServerStatus(False, home.data_dir, home.socket_path, home.url)
+            home.refuse_other_host()
+            info = _info(home) if has_socket else None
             if info is not None:
                 return _describe(home, info)
             # It may be in the middle of its start or of its end.
             if time.monotonic() >= deadline:
-                raise unreachable(home, Answer())
+                raise _unreachable(home, Answer())
             time.sleep(0.01)
 
 
@@ -184,6 +176,19 @@ def _check_timeout(timeout: float) -> None:
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not is_number or not 0 < timeout < math.inf:
         raise ConfigurationError(f"timeout is {timeout!r}: it must be a number of seconds above 0")
+
+
+@contextmanager
+def _home() -> Iterator[Home]:
+    """Find the home; turn every error of the file system into one sentence."""
+    home = find_home()
+    try:
+        yield home
+    except OSError as error:
+        raise ServerError(
+            f"the embedded server's directory {home.data_dir} cannot be used: {error.strerror} "
+            f"({error.filename or home.life_file}); {log_tail(home.log_file)}; {WAY_OUT}"
+        ) from error
 
 
 def _bring_up(home: Home, timeout: float) -> bool:
@@ -194,22 +199,25 @@ def _bring_up(home: Home, timeout: float) -> bool:
     heard_at = time.monotonic()
     pause = 0.002
     while True:
-        answer = _ask(home, deadline)
+        answer = Answer()
+        if home.has_socket():
+            left = deadline - time.monotonic()
+            answer = ping(home.socket_path, max(0.1, min(_PING_TIMEOUT, left)))
         now = time.monotonic()
         if answer.ready:
             return log_start is not None
         if answer.text and not answer.busy:
-            raise unreachable(home, answer)
+            raise _unreachable(home, answer)
         if answer.busy:
             heard_at = now
-        if not home.life_lock.is_held():
+        if not home.is_alive():
             if log_start is not None:
-                raise died(home, log_tail(home.log_file, log_start))
+                raise _died(home, log_tail(home.log_file, log_start))
             log_start = _start_once(home, deadline)
             heard_at = time.monotonic()
         elif now >= deadline:
-            refuse_other_host(home)
-            raise unreachable(home, answer)
+            home.refuse_other_host()
+            raise _unreachable(home, answer)
         elif now - heard_at >= _HANG_TIMEOUT and home.pid() is not None:
             _replace_or_give_up(home, deadline)
             heard_at = time.monotonic()
@@ -217,53 +225,99 @@ def _bring_up(home: Home, timeout: float) -> bool:
         pause = min(pause * 1.5, 0.05)
 
 
-def _ask(home: Home, deadline: float) -> Answer:
-    if not home.check():
-        return Answer()
-    return ask(home.socket_path, max(0.1, min(_PING_TIMEOUT, deadline - time.monotonic())))
-
-
 def _start_once(home: Home, deadline: float) -> int | None:
     """Start a server unless another process just did; return where its part of the log begins."""
-    with _sole_starter(home, deadline), home.life_lock.hold() as fd:
-        if fd is None:
+    with _sole_starter(home, deadline), home.hold_life_lock() as life_fd:
+        if life_fd is None:
             return None
-        log_start = process.spawn(home, fd, deadline)
+        home.pid_file.unlink(missing_ok=True)
+        if log_size(home.log_file) > _LOG_LIMIT:
+            home.log_file.replace(home.log_file.with_suffix(".log.1"))
+        log_start = log_size(home.log_file)
+        _spawn(home, life_fd, log_start, deadline)
     logger.info("started the embedded server in %s", home.data_dir)
     return log_start
 
 
+def _spawn(home: Home, life_fd: int, log_start: int, deadline: float) -> None:
+    """Start the server, detached from this process; it keeps the descriptor of its life lock."""
+    binary = valkey_binary()
+    directives = {
+        "daemonize": "yes",
+        "dir": str(home.data_dir),
+        "pidfile": str(home.pid_file),
+        "logfile": str(home.log_file),
+        "port": "0",
+        "unixsocket": str(home.socket_path),
+        "unixsocketperm": "700",
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        # A power cut leaves half a command at the end of the file: everything before it counts.
+        "aof-load-truncated": "yes",
+        "save": "",
+        # A filter that loses keys under memory pressure would forget what it has seen.
+        "maxmemory-policy": "noeviction",
+    }
+    arguments = [part for name, value in directives.items() for part in (f"--{name}", value)]
+    try:
+        # Its own session, and detached by itself (daemonize): no Ctrl-C of the starter reaches
+        # it, and it is neither a child nor a zombie of the starter.
+        done = subprocess.run(  # noqa: S603 - a fixed program, its arguments as a list
+            [str(binary), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=home.data_dir,
+            pass_fds=(life_fd,),
+            start_new_session=True,
+            umask=0o077,
+            timeout=max(1.0, deadline - time.monotonic()),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ServerError(f"{binary} did not go into the background in time") from error
+    except OSError as error:
+        raise ServerError(f"{binary} cannot be run: {error.strerror}; {WAY_OUT}") from error
+    if done.returncode != 0:
+        output = quote_lines(done.stdout.decode(errors="replace"))
+        raise _died(home, output or log_tail(home.log_file, log_start))
+
+
 def _replace_or_give_up(home: Home, deadline: float) -> None:
     """End a living server whose socket was removed: no client can reach it."""
-    refuse_other_host(home)
+    home.refuse_other_host()
     pid = home.pid()
-    if home.check():
-        raise unreachable(home, Answer())
+    if home.has_socket():
+        raise _unreachable(home, Answer())
     with _sole_starter(home, deadline):
-        if home.pid() != pid or home.check() or not home.life_lock.is_held():
+        if home.pid() != pid or home.has_socket() or not home.is_alive():
             return  # another process has done it
         logger.warning("the embedded server in %s lost its socket: restarting it", home.data_dir)
-        process.end(home, deadline)
+        _end(home, deadline)
 
 
-def _ask_to_end(home: Home, timeout: float) -> bool:
-    """Send SHUTDOWN; return whether the server may have got it."""
-    if not home.check():
-        return False
-    with connect(home.socket_path, timeout) as client:
-        try:
-            # NOSAVE is about snapshots; the append-only file is completed in any case. It is also
-            # what a server accepts while a script keeps it busy.
-            client.shutdown(nosave=True)
-        except ResponseError as error:
-            raise ServerError(
-                f"the embedded server in {home.data_dir} refuses to stop: {error}; "
-                f"{log_tail(home.log_file)}"
-            ) from error
-        except RedisError:
-            logger.warning("the embedded server in %s does not answer", home.data_dir)
-            return False
-    return True
+def _end(home: Home, deadline: float) -> None:
+    """End a server by SIGTERM, and half-way to `deadline` by SIGKILL.
+
+    Its life lock has to be held, which vouches for the pid file.
+    """
+    half = (time.monotonic() + deadline) / 2
+    pid: int | None = None
+    for number, until in ((signal.SIGTERM, half), (signal.SIGKILL, deadline)):
+        is_sent = False
+        while not is_sent and home.is_alive() and time.monotonic() < until:
+            # A server that has just been started has not written its process id yet.
+            if (pid := home.pid()) is None:
+                time.sleep(0.01)
+                continue
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            is_sent = True
+        if home.wait_for_end(until):
+            return
+    raise ServerError(
+        f"the embedded server in {home.data_dir} (pid {pid or 'unknown'}) cannot be ended"
+    )
 
 
 @contextmanager
@@ -287,7 +341,7 @@ def _info(home: Home) -> dict[str, Any] | None:
         try:
             info: dict[str, Any] = client.info()
         except ResponseError as error:
-            raise unreachable(home, Answer(text=str(error))) from error
+            raise _unreachable(home, Answer(text=str(error))) from error
         except RedisError:
             return None
     return info
@@ -312,9 +366,34 @@ def _describe(home: Home, info: dict[str, Any]) -> ServerStatus:
 
 def _why_not_writable(home: Home, info: dict[str, Any]) -> str | None:
     if info.get("aof_last_write_status", "ok") != "ok":
-        full = "the disk is full" if is_disk_full(home) else log_tail(home.log_file)
+        full = "the disk is full" if _is_disk_full(home) else log_tail(home.log_file)
         return f"its append-only file in {home.data_dir} cannot be written: {full}"
     limit = info.get("maxmemory", 0)
     if 0 < limit < info["used_memory"]:
         return f"its memory is above its maxmemory, {limit} bytes"
     return None
+
+
+def _died(home: Home, log: str) -> ServerError:
+    full = "the disk is full; " if _is_disk_full(home) else ""
+    return ServerError(
+        f"the embedded server in {home.data_dir} ended while it was starting; {full}{log}"
+    )
+
+
+def _is_disk_full(home: Home) -> bool:
+    with suppress(OSError):
+        return shutil.disk_usage(home.data_dir).free < _NEARLY_FULL
+    return False
+
+
+def _unreachable(home: Home, answer: Answer) -> ServerError:
+    """Return the error of a server that lives and does not take commands."""
+    who = f"the embedded server in {home.data_dir} (pid {home.pid() or 'unknown'})"
+    if answer.busy:
+        return ServerError(f"{who} is not ready in time: {answer.text}; try again later")
+    if answer.text:
+        return ServerError(f"{who} cannot work: {answer.text}; {log_tail(home.log_file)}")
+    return ServerError(
+        f"{who} runs but does not answer; end it with `bloomlock server stop`, or {WAY_OUT}"
+    )

@@ -1,4 +1,4 @@
-"""The directory of the embedded server: which files it has, who may use it, and its life lock.
+"""The directory of the embedded server: its files, who may use it, and its life lock.
 
 A directory of mode 0700 that belongs to this user is what protects the data: nobody else can put a
 file there, or reach the socket. A directory that another user owns or can write is refused.
@@ -6,6 +6,7 @@ file there, or reach the socket. A directory that another user owns or can write
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import socket
@@ -39,6 +40,12 @@ _SOCKET_LIMIT = 103 if sys.platform == "darwin" else 107
 class Home:
     """The files of one embedded server.
 
+    The server holds a lock, its life lock, from before its first instruction until after its last:
+    the starter locks a file and hands the open file down. The system gives the lock back when the
+    last process that holds the file open is gone, however it went. So a taken lock means that a
+    server lives on this data, also if it hangs or if its socket was removed, and no second server
+    can ever be started on the same files. A process id alone proves neither.
+
     Attributes:
         data_dir: Directory of its data, log and locks.
         socket_path: Its unix socket; in `data_dir` wherever the path is short enough.
@@ -58,9 +65,9 @@ class Home:
         return self.data_dir / "start.lock"
 
     @property
-    def life_lock(self) -> LifeLock:
-        """Held by the server itself for as long as it lives."""
-        return LifeLock(self.data_dir / _LIFE_NAME)
+    def life_file(self) -> Path:
+        """The file of the life lock; it holds the name of the server's host."""
+        return self.data_dir / _LIFE_NAME
 
     @property
     def pid_file(self) -> Path:
@@ -93,47 +100,26 @@ class Home:
                 ) from error
             _is_private(path)
 
-    def check(self) -> bool:
+    def has_socket(self) -> bool:
         """Return whether there is a socket; refuse one that others could have put there."""
         if not _is_private(self.data_dir) or not _is_private(self.socket_path.parent):
             return False
         found = _lstat(self.socket_path)
-        if found is None:
-            return False
-        _refuse_foreign(self.socket_path, found)
-        if not stat.S_ISSOCK(found.st_mode):
+        if found is not None and not stat.S_ISSOCK(found.st_mode):
             raise ServerError(
                 f"{self.socket_path} is not a socket; move it away so that the embedded server "
                 f"can listen there, or {WAY_OUT}"
             )
-        return True
-
-
-@dataclass(frozen=True)
-class LifeLock:
-    """One lock that a server holds from before its first instruction until after its last.
-
-    The starter locks a file and hands the open file down to the server. The system gives the lock
-    back when the last process that holds the file open is gone, however it went. So "the lock is
-    taken" means "a server lives on this data", also if it hangs or if its socket was removed, and
-    no second server can ever be started on the same files. A process id alone proves neither.
-
-    Attributes:
-        path: The locked file; it holds the name of the server's host.
-    """
-
-    path: Path
+        return found is not None
 
     @contextmanager
-    def hold(self) -> Iterator[int | None]:
-        """Take the lock if it is free, and close this process's copy of it in the end.
+    def hold_life_lock(self) -> Iterator[int | None]:
+        """Take the life lock if it is free, and close this process's copy of it in the end.
 
         A process started inside with the yielded descriptor (`pass_fds`) goes on holding the lock.
-        None is yielded if a server lives (or a process looks at the lock right now).
+        None is yielded if a server lives, or if another process looks at the lock right now.
         """
-        import fcntl  # noqa: PLC0415 - does not exist on Windows, where URLs are used all the same
-
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.life_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,12 +132,10 @@ class LifeLock:
         finally:
             os.close(fd)
 
-    def is_held(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether a server lives (or is being started)."""
-        import fcntl  # noqa: PLC0415 - as above
-
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.life_file, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
@@ -164,24 +148,28 @@ class LifeLock:
         finally:
             os.close(fd)
 
-    def wait_free(self, deadline: float) -> bool:
+    def wait_for_end(self, deadline: float) -> bool:
         """Wait until no server lives, at most until `deadline`; return whether it is so."""
-        while self.is_held():
+        while self.is_alive():
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.01)
         return True
 
-    def foreign_host(self) -> str | None:
-        """Return the name of the host whose server holds the lock, if it is not this one.
+    def refuse_other_host(self) -> None:
+        """Refuse data that a server on another machine works on.
 
         Home directories are shared between machines; sockets and process ids are not.
         """
         try:
-            host = self.path.read_text()
+            host = self.life_file.read_text()
         except OSError:
-            return None
-        return host if host and host != socket.gethostname() else None
+            return
+        if host and host != socket.gethostname():
+            raise ServerError(
+                f"the data directory {self.data_dir} is in use by the embedded server of the host "
+                f"{host}; {WAY_OUT}"
+            )
 
 
 def find_home() -> Home:
@@ -198,10 +186,10 @@ def find_home() -> Home:
     # Two spellings of one directory have to lead to one socket.
     data_dir = path.resolve()
     socket_path = data_dir / _SOCKET_NAME
-    if not fits_socket(socket_path):
+    if not _fits_socket(socket_path):
         digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
         socket_path = _fixed_temp_dir() / f"bloomlock-{os.geteuid()}-{digest}" / _SOCKET_NAME
-        if not fits_socket(socket_path):
+        if not _fits_socket(socket_path):
             raise ServerError(
                 f"the data directory {data_dir} is too long for a unix socket, and so is the "
                 f"temporary directory; {WAY_OUT}"
@@ -214,23 +202,23 @@ def socket_url(path: Path) -> str:
     return f"unix://{quote(os.fsencode(path))}?db=0"
 
 
-def fits_socket(path: Path) -> bool:
+def make_short_temp_dir() -> Path:
+    """Return a new temporary directory that can hold a socket."""
+    for base in (Path(tempfile.gettempdir()), _fixed_temp_dir()):
+        if _fits_socket(base / "bloomlock-xxxxxxxxxxxx" / _SOCKET_NAME):
+            return Path(tempfile.mkdtemp(prefix="bloomlock-", dir=base))
+    raise ServerError(
+        f"the temporary directory {tempfile.gettempdir()} is too long for a unix socket; set "
+        f"TMPDIR to a shorter one"
+    )
+
+
+def _fits_socket(path: Path) -> bool:
     """Return whether a socket can be bound to `path` and its URL leads back to it."""
     try:
         return len(str(path).encode()) <= _SOCKET_LIMIT
     except UnicodeEncodeError:  # bytes that are no UTF-8 do not survive redis-py's URL parser
         return False
-
-
-def short_temp_dir() -> Path:
-    """Return a directory for temporary directories that are to hold a socket."""
-    for base in (Path(tempfile.gettempdir()), _fixed_temp_dir()):
-        if fits_socket(base / "bloomlock-xxxxxxxxxxxx" / _SOCKET_NAME):
-            return base
-    raise ServerError(
-        f"the temporary directory {tempfile.gettempdir()} is too long for a unix socket; set "
-        f"TMPDIR to a shorter one"
-    )
 
 
 def _fixed_temp_dir() -> Path:
@@ -240,11 +228,10 @@ def _fixed_temp_dir() -> Path:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether a directory exists, and refuse one that others own; close it to others."""
+    """Return whether a directory exists; refuse one that others own or write, close it to them."""
     found = _lstat(path)
     if found is None:
         return False
-    _refuse_foreign(path, found)
     if not stat.S_ISDIR(found.st_mode):
         raise ServerError(f"{path} is not a directory; move it away, or {WAY_OUT}")
     mode = stat.S_IMODE(found.st_mode)
@@ -266,17 +253,16 @@ def _is_private(path: Path) -> bool:
 
 
 def _lstat(path: Path) -> os.stat_result | None:
+    """Return what a path is, None if it is nothing; refuse what another user owns."""
     try:
-        return path.lstat()
+        found = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ServerError(f"{path} cannot be read: {error.strerror}; {WAY_OUT}") from error
-
-
-def _refuse_foreign(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise ServerError(
             f"{path} belongs to user {found.st_uid} and this process runs as user "
             f"{os.geteuid()}, so the embedded server is not used; {WAY_OUT}"
         )
+    return found

@@ -10,16 +10,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeAlias
 
 from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.server.home import fits_socket, short_temp_dir, socket_url
-from bloomlock.server.probe import ask, log_size, log_tail
-from bloomlock.server.process import ProcessGuard, valkey_binary
+from bloomlock.server.home import make_short_temp_dir, socket_url
+from bloomlock.server.process import ProcessGuard, log_size, log_tail, ping, valkey_binary
 
 ConfigValue: TypeAlias = str | int | bool | Sequence[str]
 _START_TIMEOUT = 15.0
@@ -72,7 +70,8 @@ class PrivateServer:
         self._config = _checked_config(config or {})
         self._given = None if directory is None else Path(directory).absolute()
         self._temporary: Path | None = None
-        self._child: _Child | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: ProcessGuard | None = None
         self._owner = os.getpid()
 
     def __enter__(self) -> Self:
@@ -92,19 +91,12 @@ class PrivateServer:
     @property
     def directory(self) -> Path:
         """Directory of its data and log (`server.log`)."""
-        path = self._given or self._temporary
-        if path is None:
-            raise ServerError("the private server has no directory before its start")
-        return path
+        return self._given or self._started()
 
     @property
     def socket_path(self) -> Path:
         """Its unix socket, the same after every restart."""
-        if self._given is not None and fits_socket(self._given / "server.sock"):
-            return self._given / "server.sock"
-        if self._temporary is None:
-            raise ServerError("the private server has no socket before its start")
-        return self._temporary / "server.sock"
+        return self._started() / "server.sock"
 
     @property
     def url(self) -> str:
@@ -130,7 +122,15 @@ class PrivateServer:
     @property
     def running(self) -> bool:
         """Whether its process lives."""
-        return self._child is not None and self._child.alive()
+        if self._process is None:
+            return False
+        if self._owner != os.getpid():
+            return _exists(self._process.pid)
+        if self._process.poll() is None:
+            return True
+        # Its id is free for others from here on.
+        self._dismiss_guard()
+        return False
 
     @property
     def pid(self) -> int:
@@ -139,9 +139,9 @@ class PrivateServer:
         Raises:
             ServerError: It does not run.
         """
-        if self._child is None or not self._child.alive():
+        if self._process is None or not self.running:
             raise ServerError("the private server is not running")
-        return self._child.pid
+        return self._process.pid
 
     def start(self) -> None:
         """Start the server, with what its directory holds; nothing if it runs.
@@ -151,25 +151,33 @@ class PrivateServer:
         """
         if self.running:
             return
-        self._make_directories()
+        try:
+            if self._given is not None:
+                self._given.mkdir(parents=True, exist_ok=True)
+            self._temporary = self._temporary or make_short_temp_dir()
+        except OSError as error:
+            raise ServerError(
+                f"the directory of a private server cannot be created: {error}"
+            ) from error
         atexit.register(self.close)
         if self._wanted_port is not None and self._port is None:
             self._port = self._wanted_port or _free_port()
+        log_file = self.directory / "server.log"
+        log_start = log_size(log_file)
         try:
-            self._spawn()
+            self._spawn(log_file)
+            self._wait_ready(log_file, log_start)
         except BaseException:
             self.close()
             raise
 
     def stop(self) -> None:
         """End the server by SIGTERM, by SIGKILL if it takes over 5 s; keep its directory."""
-        if self._child is not None:
-            self._child.end(signal.SIGTERM)
+        self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         """End the server at once (SIGKILL), as a crash would; keep its directory."""
-        if self._child is not None:
-            self._child.end(signal.SIGKILL)
+        self._end(signal.SIGKILL)
 
     def restart(self) -> None:
         """Stop and start it on the same socket, port and directory.
@@ -189,31 +197,45 @@ class PrivateServer:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
-    def _make_directories(self) -> None:
-        try:
-            if self._given is not None:
-                self._given.mkdir(parents=True, exist_ok=True)
-            if self._temporary is None and (
-                self._given is None or not fits_socket(self._given / "server.sock")
-            ):
-                made = tempfile.mkdtemp(prefix="bloomlock-", dir=short_temp_dir())
-                self._temporary = Path(made)
-        except OSError as error:
-            raise ServerError(
-                f"the directory of a private server cannot be created: {error}"
-            ) from error
+    def _started(self) -> Path:
+        if self._temporary is None:
+            raise ServerError("the private server has no directory before its start")
+        return self._temporary
 
-    def _spawn(self) -> None:
-        log_file = self.directory / "server.log"
-        log_start = log_size(log_file)
-        command = [str(self._binary), *self._arguments()]
-        self._child = _Child(command, self.directory, log_file, self._temporary)
-        self._wait_ready(log_file, log_start)
+    def _spawn(self, log_file: Path) -> None:
+        defaults: dict[str, ConfigValue] = {"save": "", "appendonly": False, "bind": "127.0.0.1"}
+        own: dict[str, ConfigValue] = {
+            "dir": str(self.directory),
+            "logfile": "",
+            "daemonize": False,
+            "unixsocket": str(self.socket_path),
+            "unixsocketperm": "700",
+            "port": self._port or 0,
+        }
+        directives = defaults | self._config | own
+        arguments = [w for name, value in directives.items() for w in (f"--{name}", *_words(value))]
+        self._guard = ProcessGuard(leftover=self._temporary)
+        try:
+            with log_file.open("ab") as log:
+                self._process = subprocess.Popen(  # noqa: S603 - the caller names the program
+                    [str(self._binary), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.directory,
+                    # Ctrl-C is for this process, which then ends the server in its own time.
+                    start_new_session=True,
+                    umask=0o077,
+                )
+        except OSError as error:
+            self._dismiss_guard()
+            raise ServerError(f"{self._binary} cannot be run: {error}") from error
+        self._guard.watch(self._process.pid)
 
     def _wait_ready(self, log_file: Path, log_start: int) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
         while True:
-            answer = ask(self.socket_path, 1.0)
+            answer = ping(self.socket_path, 1.0)
             # With a password set, being asked for it is as good as a PONG.
             if answer.ready or (answer.text and not answer.busy):
                 return
@@ -227,67 +249,9 @@ class PrivateServer:
                 )
             time.sleep(0.005)
 
-    def _arguments(self) -> list[str]:
-        defaults: dict[str, ConfigValue] = {"save": "", "appendonly": False, "bind": "127.0.0.1"}
-        own: dict[str, ConfigValue] = {
-            "dir": str(self.directory),
-            "logfile": "",
-            "daemonize": False,
-            "unixsocket": str(self.socket_path),
-            "unixsocketperm": "700",
-            "port": self._port or 0,
-        }
-        return _arguments(defaults | self._config | own)
-
-
-class _Child:
-    """A child process that cannot outlive this one; then `leftover` is removed."""
-
-    def __init__(
-        self, command: Sequence[str], directory: Path, log_file: Path, leftover: Path | None
-    ) -> None:
-        self._owner = os.getpid()
-        self._guard = ProcessGuard(leftover=leftover)
-        try:
-            with log_file.open("ab") as log:
-                self._process = subprocess.Popen(  # noqa: S603 - the caller names the program
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=directory,
-                    # Ctrl-C is for this process, which then ends the server in its own time.
-                    start_new_session=True,
-                    umask=0o077,
-                )
-        except OSError as error:
-            self._guard.dismiss()
-            raise ServerError(f"{command[0]} cannot be run: {error}") from error
-        self._guard.watch(self._process.pid)
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def owned(self) -> bool:
-        """Whether this is the process that started it, and not a fork of that."""
-        return self._owner == os.getpid()
-
-    def alive(self) -> bool:
-        """Return whether it lives."""
-        if not self.owned:
-            return _exists(self._process.pid)
-        if self._process.poll() is None:
-            return True
-        # Its id is free for others from here on.
-        self._guard.dismiss()
-        return False
-
-    def end(self, number: signal.Signals) -> None:
+    def _end(self, number: signal.Signals) -> None:
         """Send a signal and wait for its end, at most 5 s before it is killed."""
-        if not self.alive() or not self.owned:
+        if self._owner != os.getpid() or self._process is None or not self.running:
             return
         self._process.send_signal(number)
         try:
@@ -295,7 +259,12 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._guard.dismiss()
+        self._dismiss_guard()
+
+    def _dismiss_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
 
 
 def _exists(pid: int) -> bool:
@@ -307,7 +276,6 @@ def _exists(pid: int) -> bool:
 
 
 def _checked_binary(binary: str | os.PathLike[str]) -> Path:
-    """Return the path of a program, which may be named without its directory."""
     found = shutil.which(binary)
     if found is None:
         raise ConfigurationError(
@@ -317,10 +285,8 @@ def _checked_binary(binary: str | os.PathLike[str]) -> Path:
 
 
 def _checked_port(port: int | None) -> int | None:
-    """Return the port if it is one."""
-    if port is None:
-        return None
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _PORT_LIMIT:
+    is_number = isinstance(port, int) and not isinstance(port, bool)
+    if port is not None and not (is_number and 0 <= port <= _PORT_LIMIT):
         raise ConfigurationError(
             f"port is {port!r}: it must be None, 0 for any free port, or at most {_PORT_LIMIT}"
         )
@@ -339,13 +305,7 @@ def _checked_config(config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]
     return checked
 
 
-def _arguments(directives: Mapping[str, ConfigValue]) -> list[str]:
-    """Write directives as command-line arguments."""
-    return [part for name, value in directives.items() for part in (f"--{name}", *_words(value))]
-
-
 def _free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that is free at the moment."""
     while True:
         port = random.choice(_FREE_PORTS)
         with contextlib.suppress(OSError), socket.socket() as probe:

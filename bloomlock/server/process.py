@@ -1,24 +1,25 @@
-"""Processes: the server program, the embedded server's process, and a guard for children."""
+"""Server processes: the program, its answer to a PING, its log, and a guard for children."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import signal
+import re
 import subprocess
-import time
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.retry import Retry
 
 from bloomlock.errors import ServerError
-from bloomlock.server.home import WAY_OUT
-from bloomlock.server.probe import died, log_size, log_tail, quote_lines
 
-if TYPE_CHECKING:
-    from bloomlock.server.home import Home
-
-_LOG_LIMIT = 1 << 20
+# "4242:M 20 Nov 2025 20:06:00.123 # " at the start of each log line.
+_LOG_PREFIX = re.compile(r"^\d+:\w \d{1,2} \w{3} \d{4} [\d:.]+ [^\w\s] ")
+_TAIL_BYTES = 4096
+_LINES = 3
 
 
 def valkey_binary() -> Path:
@@ -41,83 +42,69 @@ def valkey_binary() -> Path:
     return min(found, key=lambda path: machine not in path.parent.name)
 
 
-def spawn(home: Home, life_fd: int, deadline: float) -> int:
-    """Start the server, detached from this process; it keeps the descriptor of its life lock.
+class Answer(NamedTuple):
+    """What came back on a PING.
 
-    Returns the size of the log before, that is where the new server's lines begin.
+    Attributes:
+        ready: The server takes commands.
+        busy: It is alive and will take commands later (it loads its data or runs a script).
+        text: What it said if it is not ready; empty if it said nothing.
     """
-    home.pid_file.unlink(missing_ok=True)
-    if log_size(home.log_file) > _LOG_LIMIT:
-        home.log_file.replace(home.log_file.with_suffix(".log.1"))
-    log_start = log_size(home.log_file)
-    binary = valkey_binary()
-    try:
-        # Its own session, and detached by itself (daemonize): no Ctrl-C of the starter reaches
-        # it, and it is neither a child nor a zombie of the starter.
-        done = subprocess.run(  # noqa: S603 - a fixed program, its arguments as a list
-            [str(binary), *_arguments(home)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=home.data_dir,
-            pass_fds=(life_fd,),
-            start_new_session=True,
-            umask=0o077,
-            timeout=max(1.0, deadline - time.monotonic()),
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ServerError(f"{binary} did not go into the background in time") from error
-    except OSError as error:
-        raise ServerError(f"{binary} cannot be run: {error.strerror}; {WAY_OUT}") from error
-    if done.returncode != 0:
-        output = quote_lines(done.stdout.decode(errors="replace"))
-        raise died(home, output or log_tail(home.log_file, log_start))
-    return log_start
+
+    ready: bool = False
+    busy: bool = False
+    text: str = ""
 
 
-def end(home: Home, deadline: float) -> None:
-    """End a server that cannot be asked: a signal, and half-way to `deadline` a stronger one.
-
-    Its life lock has to be held, which vouches for the pid file.
-    """
-    half = (time.monotonic() + deadline) / 2
-    pid: int | None = None
-    for number, until in ((signal.SIGTERM, half), (signal.SIGKILL, deadline)):
-        is_sent = False
-        while not is_sent and home.life_lock.is_held() and time.monotonic() < until:
-            # A server that has just been started has not written its process id yet.
-            if (pid := home.pid()) is None:
-                time.sleep(0.01)
-                continue
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-            is_sent = True
-        if home.life_lock.wait_free(until):
-            return
-    raise ServerError(
-        f"the embedded server in {home.data_dir} (pid {pid or 'unknown'}) cannot be ended"
+def connect(socket_path: Path, timeout: float) -> redis.Redis:
+    """Return a client that tries everything once and waits `timeout` seconds for each step."""
+    return redis.Redis(
+        unix_socket_path=str(socket_path),
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        decode_responses=True,
     )
 
 
-def _arguments(home: Home) -> list[str]:
-    directives = {
-        "daemonize": "yes",
-        "dir": str(home.data_dir),
-        "pidfile": str(home.pid_file),
-        "logfile": str(home.log_file),
-        "port": "0",
-        "unixsocket": str(home.socket_path),
-        "unixsocketperm": "700",
-        "appendonly": "yes",
-        "appendfsync": "everysec",
-        # A power cut leaves half a command at the end of the file: everything before it counts.
-        "aof-load-truncated": "yes",
-        "save": "",
-        # A filter that loses keys under memory pressure would forget what it has seen.
-        "maxmemory-policy": "noeviction",
-    }
-    return [part for name, value in directives.items() for part in (f"--{name}", value)]
+def ping(socket_path: Path, timeout: float) -> Answer:
+    """Send one PING and wait at most about `timeout` seconds for what comes back."""
+    with connect(socket_path, timeout) as client:
+        try:
+            client.ping()
+        except BusyLoadingError as error:
+            return Answer(busy=True, text=str(error))
+        except (ResponseError, AuthenticationError) as error:
+            return Answer(busy=str(error).startswith("BUSY"), text=str(error))
+        except RedisError:
+            return Answer()
+    return Answer(ready=True)
+
+
+def log_size(path: Path) -> int:
+    """Return the size of a log in bytes, 0 if there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def log_tail(path: Path, since: int = 0) -> str:
+    """Return the last lines a server wrote to its log from byte `since` on, joined to one."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(since, log_size(path) - _TAIL_BYTES))
+            text = log.read().decode(errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return "it has no log yet"
+    except OSError as error:
+        return f"its log {path} cannot be read: {error.strerror}"
+    return quote_lines(text) or f"it wrote nothing to its log {path}"
+
+
+def quote_lines(text: str) -> str:
+    """Join the last lines of a program's output to part of a sentence; empty if there are none."""
+    cleaned = (_LOG_PREFIX.sub("", line).strip() for line in text.splitlines())
+    kept = [line for line in cleaned if line][-_LINES:]
+    return "its last log lines: " + " | ".join(kept) if kept else ""
 
 
 # Waits for the end of its input, which comes when this process is gone, however it went. $1 is a

@@ -147,4 +147,4 @@ def test_stop_waits_for_the_process_id_of_a_server_that_starts(home, monkeypatch
 
     monkeypatch.setattr(Home, "pid", late)
     assert server.stop()
-    assert not find_home().life_lock.is_held()
+    assert not find_home().is_alive()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bloomlock.errors import BloomlockError
 from bloomlock.runtime.clients import async_client, sync_client, sync_clients
-from bloomlock.server.urls import find_url, hide_secret, shown
+from bloomlock.server.urls import find_address, hide_secret, shown
 
 # Nothing else in a URL, and no sentence, has these letters.
 LETTERS = "ΞΨΩ"
@@ -59,7 +59,7 @@ def test_no_error_shows_it(url):
         sync_clients,
         lambda given: sync_client(given.encode()),
         lambda given: sync_client(given.replace("://", ":/")),
-        lambda given: find_url(None, {"REDIS_URL": given.upper()}),
+        lambda given: find_address(None, {"REDIS_URL": given.upper()}),
     ):
         with pytest.raises((BloomlockError, ValueError)) as caught:
             use(url)
