@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from bloomlock.runtime.background import GRACE_SECONDS, finish
 from bloomlock.runtime.clients import async_client, async_clients, close_async_client
-from bloomlock.runtime.finishing import GRACE_SECONDS, finish
 from bloomlock.runtime.tasks import Tasks, tasks_for, tasks_over
 
 from .async_watchdog import watchdog_of_loop

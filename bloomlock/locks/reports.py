@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bloomlock.runtime.background import Line
 from bloomlock.runtime.clock import boot_clock
-from bloomlock.runtime.workers import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.locks.protocol.waiting import deadline_of
-from bloomlock.runtime import pools, workers
+from bloomlock.runtime import background, connections
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.slot_moves import without_waiting
 
@@ -127,8 +127,8 @@ def address_of(hold: Hold) -> str:
     runtime, server, _ = place_of(hold)
     if len(runtime.members) > 1:
         return f"{len(runtime.members)} servers"
-    pool = pools.own_pool(runtime.client)
-    settings = {} if pool is None else pools.settings_of(pool)
+    pool = connections.own_pool(runtime.client)
+    settings = {} if pool is None else connections.settings_of(pool)
     address = f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
     return server or str(settings.get("path") or address)
 
@@ -352,7 +352,7 @@ class Watchdog(Schedule):
     @staticmethod
     def call(function: Callable[[], None]) -> None:
         """Call a function that runs the user's code, in another thread."""
-        workers.WORKERS.start(function)
+        background.WORKERS.start(function)
 
     def _start(self) -> None:
         # A thread of its own, not a worker: it does not end with the job before.
@@ -380,7 +380,7 @@ class Watchdog(Schedule):
         over, due = self.over(now), self.due(now)
         lose_all(over, self.remove)
         for (runtime, *_), holds in due.items():
-            workers.WORKERS.start(partial(self._renew, runtime, holds))
+            background.WORKERS.start(partial(self._renew, runtime, holds))
         if self._holds or over:
             self._idle_since = now
         elif now - self._idle_since > IDLE_SECONDS:

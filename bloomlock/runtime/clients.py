@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
+import redis.connection
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
@@ -16,7 +17,7 @@ from redis.retry import Retry
 from bloomlock.errors import ConfigurationError
 from bloomlock.server.urls import checked_address, explained, find_address, shown
 
-from . import pools
+from . import connections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,14 +147,14 @@ def _checked(clients: Any, kinds: tuple[type, ...], allowed: str) -> list[Any]:
 def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> object:
     """Return where a client's server is, as far as that is known without a request."""
     if isinstance(client, kinds):
-        pool = pools.own_pool(client)
-        if pool is None or pools.asks_sentinel(pool):
+        pool = connections.own_pool(client)
+        if pool is None or connections.asks_sentinel(pool):
             return id(client)
-        place = pools.settings_of(pool)
+        place = connections.settings_of(pool)
     else:
         address = checked_address(client, name, f"one of the {allowed}, which start with ")
         with explained(address):
-            place = pools.address_of_url(client)
+            place = redis.connection.parse_url(client)  # type: ignore[no-untyped-call]
     if "path" in place:
         return place["path"]
     return place.get("host", "localhost"), int(place.get("port", 6379))

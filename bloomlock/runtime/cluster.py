@@ -18,7 +18,7 @@ transaction.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 import redis.asyncio
@@ -40,12 +40,10 @@ from bloomlock.slot_moves import LONGEST_PAUSE_S, MOVING_SECONDS, SHORTEST_PAUSE
 from .clock import boot_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
     from bloomlock.commands import Command, Replies
-    from bloomlock.effects import Outcome, Pipeline, Request
-
-T = TypeVar("T")
+    from bloomlock.effects import Outcome
 
 MARGIN_S = 0.2
 """A request gives up so much before the limit of its caller, which then gets the reason."""
@@ -179,56 +177,14 @@ class Pauses:
         return moved_too_long(key, boot_clock() - self._began, refusal)
 
 
-def may_wait(request: Request | Pipeline) -> bool:
-    """Return whether a request waits for a slot that moves."""
-    return getattr(request, "waits", True)
-
-
 def no_server(key: str, error: Exception) -> RedisConnectionError:
     """Return the error for a key whose server is not known."""
     return RedisConnectionError(f"no server of the cluster is known to have key {key!r}: {error}")
 
 
-class ClientServers:
-    """The server of a client, or the nodes of its cluster.
-
-    Args:
-        client: The client.
-        members: The runtime of each server that a FanOut goes to; empty: itself.
-    """
-
-    def __init__(self, client: Any, members: Sequence[Self]) -> None:
-        self.client = client
-        self._cluster: Any = client if isinstance(client, CLUSTERS) else None
-        self._members = members
-
-    @property
-    def members(self) -> Sequence[Self]:
-        """The runtime of each server that a FanOut goes to."""
-        return self._members or (self,)
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether keys lie on several servers."""
-        return self._cluster is not None
-
-    def server_of(self, key: str) -> str:
-        """Return which server of a cluster has a key; empty if there is only one, or none."""
-        return server_of_key(self.client, key)
-
-    def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
-        """Return the items in groups, each of which one request may carry."""
-        if len(self.members) > 1:
-            return [[item] for item in items]
-        if self._cluster is None:
-            return [items]
-        groups: dict[int, list[T]] = {}
-        for item in items:
-            groups.setdefault(slot_of(key_of(item)), []).append(item)
-        return list(groups.values())
-
-
-# What redis-py knows of a cluster; a source is a pool, or a node of asyncio.
+def refusal_of(replies: Replies) -> Exception | None:
+    """Return the first reply by which a cluster refused a command."""
+    return next(filter(is_refused, replies), None)
 
 
 def slot_of(key: str) -> int:
@@ -246,21 +202,24 @@ def server_of_key(client: object, key: str) -> str:
     return ""
 
 
-def pool_of_key(cluster: redis.RedisCluster, key: str) -> Any:
-    """Return the pool for the server of a cluster that has a key."""
-    client: Any = cluster
-    return client.get_redis_connection(client.get_node_from_key(key)).connection_pool
+def source_of_key(cluster: Any, key: str) -> Any:
+    """Return the source for the server of a cluster that has a key."""
+    return cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
 
 
-def source_of_address(cluster: redis.RedisCluster, host: str, port: int) -> Any:
-    """Return the pool for a server of a cluster; None if the client does not know it."""
-    client: Any = cluster
-    node = client.get_node(host=host, port=port) if host else None
-    return None if node is None else client.get_redis_connection(node).connection_pool
+def async_source_of_key(cluster: Any, key: str) -> Any:
+    """Return the same for asyncio, where the node is the source."""
+    return cluster.get_node_from_key(key)
 
 
-def async_source_of_address(cluster: redis.asyncio.RedisCluster, host: str, port: int) -> Any:
-    """Return a server of a cluster; None if the client does not know it."""
+def source_of_address(cluster: Any, host: str, port: int) -> Any:
+    """Return the source for a server of a cluster; None if the client does not know it."""
+    node = cluster.get_node(host=host, port=port) if host else None
+    return None if node is None else cluster.get_redis_connection(node).connection_pool
+
+
+def async_source_of_address(cluster: Any, host: str, port: int) -> Any:
+    """Return the same for asyncio."""
     return cluster.get_node(host=host, port=port) if host else None
 
 
@@ -275,17 +234,6 @@ def note_moved(cluster: Any, error: MovedError) -> Any:
 
 
 async def async_note_moved(cluster: Any, error: MovedError) -> None:
-    """Note the same for asyncio."""
+    """Do the same in asyncio."""
     if (noted := note_moved(cluster, error)) is not None:
         await noted
-
-
-def find_servers(cluster: redis.RedisCluster) -> None:
-    """Ask a cluster anew which server has which slots."""
-    client: Any = cluster
-    client.nodes_manager.initialize()
-
-
-async def async_find_servers(cluster: redis.asyncio.RedisCluster) -> None:
-    """Ask the same in asyncio."""
-    await cluster.nodes_manager.initialize()

@@ -1,129 +1,266 @@
-"""Connections of asyncio: how many requests take at once, and one that is kept out of its pool."""
+"""Connections of redis-py: taken from a source and given back, or opened beside it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import weakref
-from typing import Any, NamedTuple
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.connection
+import redis.sentinel
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
-from . import pools, redispy
-from .finishing import finish
+from .background import finish
+from .redispy import OWN_CLASSES, SHORTEST_READ_S, async_close_quietly
 
-MOST_AT_ONCE = 16
-"""Requests of one client to one server that may be on their way at once.
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-Three hundred tasks that ask at the same moment would open three hundred connections, or find that
-the pool has no more. A task that waits for a lock counts only while it asks."""
+    from .redispy import Connection
+
+Source: TypeAlias = Any
+"""What connections come from: a connection pool, or a node of an asyncio cluster."""
+Idle: TypeAlias = "tuple[Connection, Any, float]"
+"""A connection, the process or event loop that may use it, and when it was used last."""
 KEPT_SECONDS = 5.0
 """How long a connection in use is kept out of the pool, whose release has hooks."""
+FRESH_SECONDS = 0.05
+"""A connection of a thread used so recently is not asked whether it is still open."""
+FEW_CONNECTIONS = 16
+_HAS_MARKS = hasattr(redis.connection.Connection, "should_reconnect")
+_KEEP_NONE = (
+    redis.BlockingConnectionPool,
+    redis.asyncio.BlockingConnectionPool,
+    redis.sentinel.SentinelConnectionPool,
+    redis.asyncio.sentinel.SentinelConnectionPool,
+)
 
 
 class Taken(NamedTuple):
-    """A connection, and the pool it came from."""
+    """A connection, where it came from, and in asyncio the bound that counts it."""
 
-    source: Any
-    connection: Any
-
-
-class AsyncTaken(NamedTuple):
-    """A connection, where it came from, and the bound that counts it."""
-
-    source: Any
-    connection: Any
-    bound: asyncio.Semaphore
+    source: Source
+    connection: Connection
+    bound: asyncio.Semaphore | None = None
 
 
-class Bounds:
-    """How many connections to each server may be taken at once, on one loop."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._bounds: dict[str, asyncio.Semaphore] = {}
-
-    def of(self, source: Any) -> asyncio.Semaphore:
-        """Return the bound for a pool or a node of a cluster, on the running loop."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._bounds = loop, {}
-        # A node that does not answer must not hold up what goes to the others.
-        name = str(getattr(source, "name", ""))
-        bound = self._bounds.get(name)
-        if bound is None:
-            most = min(MOST_AT_ONCE, pools.max_connections(source, MOST_AT_ONCE))
-            bound = self._bounds[name] = asyncio.Semaphore(max(1, most))
-        return bound
+def settings_of(source: Source) -> Mapping[str, Any]:
+    """Return what connections of a source are made with: `host` and `port`, or `path`, and more."""
+    settings: Mapping[str, Any] = source.connection_kwargs
+    return settings
 
 
-class Kept:
-    """One idle connection of a pool, on one loop.
+def own_pool(client: object) -> Source | None:
+    """Return the pool of a client; None for that of a cluster."""
+    return getattr(client, "connection_pool", None)
 
-    Taking one from the pool and giving it back costs as much as a third of an add. It goes back by
-    the pool's own release after some seconds of use, and when redis-py has marked it.
 
-    Args:
-        pool: The pool; None, or one that may not be without a connection, keeps none here.
+def max_connections(source: Source, default: int) -> int:
+    """Return how many connections a source may have at once, `default` if it does not say."""
+    return int(getattr(source, "max_connections", default))
+
+
+def may_keep_one(pool: Source | None) -> bool:
+    """Return whether a connection may be kept out of a pool while nothing is sent."""
+    return (
+        pool is not None
+        and not isinstance(pool, _KEEP_NONE)
+        and max_connections(pool, 0) >= FEW_CONNECTIONS
+    )
+
+
+def asks_sentinel(pool: Source | None) -> bool:
+    """Return whether the connections of a pool ask Sentinel for the server when they open."""
+    return hasattr(pool, "sentinel_manager")
+
+
+def renew_lock(pool: Source | None) -> None:
+    """Let the lock of a pool be free in a child of fork, whichever thread had it in the parent.
+
+    redis-py takes that lock before it notices that its process is another one.
     """
-
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool if pools.may_keep_one(pool) else None
-        self._idle: list[tuple[Any, asyncio.AbstractEventLoop]] = []
-        self._release_at = 0.0
-        # The pool counts the connection as used; it must not do so for ever.
-        weakref.finalize(self, _release_at_end, self._pool, self._idle).atexit = False
-
-    def keep(self, source: Any, connection: Any) -> bool:
-        """Keep a connection that a request gave back; return whether that is done."""
-        if source is not self._pool or self._idle or not connection.is_connected:
-            return False
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if now >= self._release_at or pools.is_marked(connection):
-            self._release_at = now + KEPT_SECONDS
-            return False
-        self._idle.append((connection, loop))
-        return True
-
-    async def take(self, source: Any) -> Any:
-        """Return the connection if it may be used, else None."""
-        if not self._idle or source is not self._pool:
-            return None
-        connection, loop = self._idle[0]
-        if loop is asyncio.get_running_loop() and pools.async_may_be_kept(connection):
-            self._idle.clear()
-            return connection
-        await self.give_back()
-        return None
-
-    async def give_back(self) -> None:
-        """Let the pool have the connection."""
-        if self._idle:
-            connection, loop = self._idle.pop()
-            if loop is not asyncio.get_running_loop() or pools.has_input(connection):
-                # A loop that is closed does not let it be closed; redis-py forgets it then.
-                with contextlib.suppress(RuntimeError):
-                    await redispy.async_close_quietly(connection)
-            await finish(pools.async_release(self._pool, connection))
+    if pool is not None and hasattr(pool, "_lock"):
+        pool._lock = threading.RLock()  # noqa: SLF001 - there is no public way
 
 
-def _release_at_end(pool: Any, idle: list[tuple[Any, asyncio.AbstractEventLoop]]) -> None:
-    for connection, loop in idle:
-        # A loop that is closed has closed its connections, and the pool with them.
+def get_connection(pool: Source) -> Connection:
+    """Return an open connection of a pool."""
+    with contextlib.suppress(IndexError):
+        while True:
+            left, connection = _LEFT.pop()
+            left.release(connection)
+    try:
+        return pool.get_connection()
+    except Exception:
+        raise
+    except BaseException:
+        # KeyboardInterrupt while it connects leaves redis-py a connection of no use.
+        pool.disconnect(inuse_connections=False)
+        raise
+
+
+def release(pool: Source, connection: Connection) -> None:
+    """Give a connection back."""
+    pool.release(connection)
+
+
+async def async_get_connection(source: Source) -> Connection:
+    """Return an open connection of a pool or of a node."""
+    if hasattr(source, "acquire_connection"):
+        connection = source.acquire_connection()
+    else:
+        connection = await source.get_connection()
+    try:
+        if _has_input(connection):
+            # While the loop was held up, the server closed an idle connection: the loop has not
+            # read the end of it yet. What is written to it now would be of unknown outcome.
+            await async_close_quietly(connection)
+        await connection.connect()
+    except BaseException:
+        await async_close_quietly(connection)
+        if (released := source.release(connection)) is not None:
+            await released
+        raise
+    return connection
+
+
+async def async_release(source: Source, connection: Connection) -> None:
+    """Give a connection back."""
+    released = source.release(connection)
+    if isinstance(source, redis.asyncio.BlockingConnectionPool):
+        # It waits for a lock; cut off there, the pool is one connection short.
+        await finish(released)
+    elif released is not None:  # None: from a node
+        await released
+
+
+def open_connection(pool: Source, seconds: float | None = None) -> Connection:
+    """Return an open connection with the settings of a pool, which does not count it."""
+    # RESP2: redis-py writes each message of RESP3 to a log before it returns it.
+    settings = {**settings_of(pool), "protocol": 2}
+    if seconds is not None:
+        for name in ("socket_connect_timeout", "socket_timeout"):
+            allowed = settings.get(name)
+            settings[name] = max(
+                SHORTEST_READ_S, seconds if allowed is None else min(seconds, allowed)
+            )
+        settings["retry"] = Retry(NoBackoff(), 0)
+    connection = pool.connection_class(**settings)
+    connection.connect()
+    return connection
+
+
+async def async_open_connection(source: Source) -> Connection:
+    """Return an open connection with the settings of a source, which does not count it."""
+    connection = source.connection_class(**settings_of(source))
+    await connection.connect()
+    return connection
+
+
+def owner() -> int:
+    """Return the process, whose connections a child of fork may not use."""
+    return os.getpid()
+
+
+def async_owner() -> asyncio.AbstractEventLoop:
+    """Return the running loop: connections are bound to the one they were made on."""
+    return asyncio.get_running_loop()
+
+
+def is_open(connection: Connection) -> bool:
+    """Return whether a connection has a socket; without one it connects when it sends."""
+    return getattr(connection, "_sock", None) is not None
+
+
+def async_is_open(connection: Connection) -> bool:
+    """Return the same for asyncio."""
+    return bool(connection.is_connected)
+
+
+def is_usable(connection: Connection, used: float) -> bool:
+    """Return whether a connection that was kept since a time may be sent on."""
+    if is_marked(connection):
+        return False
+    try:
+        # Readable means closed by the server, or that there are replies without a request.
+        return time.monotonic() - used < FRESH_SECONDS or not connection.can_read()
+    except (RedisError, OSError):
+        return False
+
+
+def async_is_usable(connection: Connection, _used: float) -> bool:
+    """Return the same for asyncio, where the loop may be late to read that it was closed."""
+    return bool(connection.is_connected) and not (is_marked(connection) or _has_input(connection))
+
+
+def is_marked(connection: Connection) -> bool:
+    """Return whether redis-py has something to do to a connection as soon as it is released.
+
+    It connects it to another server after a maintenance hand-off (since 7.0), or gives it a new
+    credential.
+    """
+    if type(connection) in OWN_CLASSES and _HAS_MARKS:
+        # Without calls: this is asked in each request.
+        return connection._should_reconnect or connection._re_auth_token is not None  # noqa: SLF001
+    marked = getattr(connection, "should_reconnect", None)
+    return (marked is not None and marked()) or (
+        getattr(connection, "_re_auth_token", None) is not None
+    )
+
+
+def _has_input(connection: Connection) -> bool:
+    """Return whether bytes, or the end of the stream, wait at the socket of a connection."""
+    writer = connection._writer  # noqa: SLF001 - redis-py has no other way to the socket
+    sock = None if writer is None else writer.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def release_at_end(pool: Source, idle: list[Idle]) -> None:
+    """Give an idle connection back when its runtime is no more, which may come at any moment.
+
+    In the middle of redis-py's own work on its pool it is left for the next request of a runtime:
+    a pool that is being closed fails if a connection comes back.
+    """
+    is_owned = getattr(getattr(pool, "_lock", None), "_is_owned", None)
+    for connection, _, _ in idle:
+        if is_owned is not None and is_owned():
+            _LEFT.append((pool, connection))
+        else:
+            pool.release(connection)
+
+
+_LEFT: list[tuple[Source, Connection]] = []
+
+
+def async_release_at_end(pool: Source, idle: list[Idle]) -> None:
+    """Give an idle connection back on its loop; a loop that is closed has closed it."""
+    for connection, loop, _ in idle:
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_begin_release, loop, pool, connection)
 
 
-def _begin_release(loop: asyncio.AbstractEventLoop, pool: Any, connection: Any) -> None:
-    async def release() -> None:
+def _begin_release(loop: asyncio.AbstractEventLoop, pool: Source, connection: Connection) -> None:
+    async def release_quietly() -> None:
         with contextlib.suppress(RedisError, OSError):
-            await pools.async_release(pool, connection)
+            await async_release(pool, connection)
 
-    task = loop.create_task(release())
+    task = loop.create_task(release_quietly())
+    # A loop keeps its tasks by weak references.
     _RELEASES.add(task)
     task.add_done_callback(_RELEASES.discard)
 
 
 _RELEASES: set[asyncio.Task[None]] = set()
-"""A loop keeps its tasks by weak references."""

@@ -16,8 +16,7 @@ from proxy import Proxy
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.errors import BloomlockError, OutcomeUnknownError
 from bloomlock.filters import coalescing
-from bloomlock.runtime.connections import MOST_AT_ONCE
-from bloomlock.runtime.tasks import tasks_for
+from bloomlock.runtime.tasks import MOST_AT_ONCE, tasks_for
 
 MOST = 100
 
@@ -60,12 +59,11 @@ def filter_at(client, **options):
 
 async def settled(client, made):
     """Nothing of any call is left: no connection, no task, nobody who waits."""
-    pool = client.connection_pool
     # What a slow server has not answered goes on behind.
     await happened(lambda: not (made._calls()._busy or in_use(client) or other_tasks()))
     assert not made._calls()._waiting
     assert not made._calls()._under_way
-    assert tasks_for(client)._bounds.of(pool)._value == MOST_AT_ONCE
+    assert tasks_for(client)._bounds[""]._value == MOST_AT_ONCE
     assert not coalescing._TASKS
 
 

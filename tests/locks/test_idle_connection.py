@@ -11,7 +11,7 @@ import servers
 from redis.auth.token import SimpleToken
 
 from bloomlock import BloomFilter, Lock
-from bloomlock.runtime import threads
+from bloomlock.runtime import connections
 from bloomlock.runtime.threads import threads_for
 from bloomlock.server import PrivateServer
 
@@ -28,7 +28,7 @@ def lock(r):
 
 def idle(client):
     """Return the connection that is kept."""
-    [((_, connection), _)] = threads_for(client)._idle
+    [(connection, _, _)] = threads_for(client)._kept._idle
     return connection
 
 
@@ -38,7 +38,7 @@ def use(lock):
 
 
 def test_one_that_the_server_closed_is_not_used(monkeypatch):
-    monkeypatch.setattr(threads, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 0.0)
     # By TCP: there the first write to a connection that the other end has closed succeeds.
     binary, port = servers.require_server("valkey"), servers.low_port()
     with (

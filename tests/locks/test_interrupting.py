@@ -25,8 +25,7 @@ from people import Person
 from servers import wait_until
 
 from bloomlock import AsyncLock, AsyncReadWriteLock, Lock
-from bloomlock.runtime.connections import MOST_AT_ONCE
-from bloomlock.runtime.tasks import tasks_for
+from bloomlock.runtime.tasks import MOST_AT_ONCE, tasks_for
 
 MOST = 5000
 """More points than there are."""
@@ -132,11 +131,10 @@ async def cancelled(work, number, *, late):
 
 
 async def check_settled(client, r, lock):
-    pool = client.connection_pool
     # What a slow server has not answered goes on behind.
     await happened(lambda: not in_use(client) and not other_tasks())
     assert is_free(r, lock)
-    assert tasks_for(client)._bounds.of(pool)._value == MOST_AT_ONCE
+    assert tasks_for(client)._bounds[""]._value == MOST_AT_ONCE
 
 
 def at_every_suspension(one, least):

@@ -20,7 +20,7 @@ from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock
 from bloomlock.commands import encode_command
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.errors import BloomlockError
-from bloomlock.runtime import pools, redispy
+from bloomlock.runtime import connections, redispy
 from bloomlock.runtime.tasks import Tasks, tasks_for
 from bloomlock.runtime.threads import threads_for
 from bloomlock.server import PrivateServer
@@ -176,13 +176,13 @@ def test_a_cancellation_that_comes_as_the_bytes_are_written_is_none_that_is_lost
         client = redis.asyncio.Redis.from_url(valkey, socket_timeout=60)
         client.connection_pool.connection_class = kind
         async with client:
-            made = await pools.async_get_connection(client.connection_pool)
+            made = await connections.async_get_connection(client.connection_pool)
             awaited = CancelledAt(redispy.async_send(made, PING), 0, late=True)
             task = asyncio.ensure_future(until_done(awaited))
             await asyncio.wait([task])
             assert task.cancelled() is awaited.reached
             await redispy.async_close_quietly(made)
-            await pools.async_release(client.connection_pool, made)
+            await connections.async_release(client.connection_pool, made)
 
     asyncio.run(run())
 

@@ -28,7 +28,7 @@ from servers import wait_until
 
 from bloomlock.commands import EXEC, MULTI, encode_command, encode_large, join_commands
 from bloomlock.runtime import cluster as cluster_map
-from bloomlock.runtime import pools, redispy
+from bloomlock.runtime import connections, redispy
 from bloomlock.server import PrivateServer
 
 LONG = 60.0
@@ -74,7 +74,7 @@ def nodes():
 
 
 def port_of(source):
-    return int(pools.settings_of(source)["port"])
+    return int(connections.settings_of(source)["port"])
 
 
 def hand_over(nodes, slot, to):
@@ -103,7 +103,7 @@ def test_commands_are_sent_as_they_are_and_replies_come_as_bytes(valkey, options
 def test_the_same_for_asyncio(valkey, options):
     async def run():
         async with redis.asyncio.Redis.from_url(valkey, **options) as client:
-            made = await pools.async_get_connection(client.connection_pool)
+            made = await connections.async_get_connection(client.connection_pool)
             read = redispy.async_reply_reader(client.connection_pool)
             await redispy.async_send(
                 made, encode_command("SET", "a", "1") + encode_command("GET", "a")
@@ -114,10 +114,10 @@ def test_the_same_for_asyncio(valkey, options):
             with pytest.raises(ResponseError):
                 await read(made)
             assert await read(made) == b"PONG"
-            await pools.async_release(client.connection_pool, made)
-            again = await pools.async_get_connection(client.connection_pool)
+            await connections.async_release(client.connection_pool, made)
+            again = await connections.async_get_connection(client.connection_pool)
             assert again is made
-            await pools.async_release(client.connection_pool, again)
+            await connections.async_release(client.connection_pool, again)
 
     asyncio.run(run())
 
@@ -391,28 +391,28 @@ def test_a_closed_connection_is_opened_by_the_next_command(r, connection):
     assert redispy.reply_reader(r.connection_pool)(connection) == b"PONG"
 
     async def run():
-        path = pools.settings_of(r.connection_pool)["path"]
+        path = connections.settings_of(r.connection_pool)["path"]
         async with redis.asyncio.Redis(unix_socket_path=path) as client:
-            made = await pools.async_get_connection(client.connection_pool)
+            made = await connections.async_get_connection(client.connection_pool)
             await redispy.async_close_quietly(made)
             await redispy.async_send(made, PING)
             assert await redispy.async_reply_reader(client.connection_pool)(made) == b"PONG"
-            await pools.async_release(client.connection_pool, made)
+            await connections.async_release(client.connection_pool, made)
 
     asyncio.run(run())
 
 
 def test_a_connection_is_readable_when_something_came_or_it_was_closed(r, connection):
-    assert not pools.is_readable(connection)
+    assert connections.is_usable(connection, 0.0)
     redispy.send(connection, PING)
-    wait_until(lambda: pools.is_readable(connection))
+    wait_until(lambda: not connections.is_usable(connection, 0.0))
     assert redispy.reply_reader(r.connection_pool)(connection) == b"PONG"
-    assert not pools.is_readable(connection)
+    assert connections.is_usable(connection, 0.0)
     r.client_kill_filter(_type="normal", skipme=True)
 
     def is_noticed():
         try:
-            return pools.is_readable(connection)
+            return not connections.is_usable(connection, 0.0)
         except redis.ConnectionError:
             return True
 
@@ -421,60 +421,28 @@ def test_a_connection_is_readable_when_something_came_or_it_was_closed(r, connec
 
 @pytest.mark.skipif(int(redis.__version__.split(".")[0]) < 7, reason="marks came with redis-py 7")
 def test_a_connection_marked_for_a_reconnect_is_closed_by_its_release(r, connection):
-    assert pools.may_be_kept(connection)
-    assert not pools.is_marked(connection)
+    assert not connections.is_marked(connection)
     connection.mark_for_reconnect()
-    assert pools.is_marked(connection)
-    assert not pools.may_be_kept(connection)
+    assert connections.is_marked(connection)
     r.connection_pool.release(connection)
     assert r.connection_pool.get_connection() is connection
-    assert pools.may_be_kept(connection)
+    assert not connections.is_marked(connection)
 
 
 def test_a_rotated_credential_is_used_at_the_release(r):
     r.execute_command("ACL", "SETUSER", "rotated", "on", ">second", "~*", "&*", "+@all")
     try:
         made = r.connection_pool.get_connection()
-        assert pools.may_be_kept(made)
+        assert not connections.is_marked(made)
         made.set_re_auth_token(TOKEN)
-        assert not pools.may_be_kept(made)
+        assert connections.is_marked(made)
         r.connection_pool.release(made)
-        assert pools.may_be_kept(made)
+        assert not connections.is_marked(made)
         redispy.send(made, encode_command("ACL", "WHOAMI"))
         assert redispy.reply_reader(r.connection_pool)(made) == b"rotated"
         redispy.close_quietly(made)
     finally:
         r.acl_deluser("rotated")
-
-
-def in_child(work) -> None:
-    """Run `work` in a child of fork and fail unless it returns True in time."""
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            status = 0 if work() else 2
-        finally:
-            os._exit(status)
-    ended = []
-
-    def has_ended():
-        pid, status = os.waitpid(child, os.WNOHANG)
-        ended.extend([status] * (pid == child))
-        return bool(ended)
-
-    try:
-        wait_until(has_ended)
-    finally:
-        if not ended:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-    assert ended == [0]
-
-
-def test_a_connection_of_the_parent_is_not_kept_by_a_child(connection):
-    in_child(lambda: not pools.may_be_kept(connection))
-    assert pools.may_be_kept(connection)
 
 
 def subscribed(client, channel="c"):
@@ -485,7 +453,7 @@ def subscribed(client, channel="c"):
 def test_a_subscribed_connection_beside_the_pool(r, valkey, options):
     with redis.Redis.from_url(valkey, max_connections=1, **options) as client:
         pool = client.connection_pool
-        made = pools.open_connection(pool, 5.0)
+        made = connections.open_connection(pool, 5.0)
         redispy.send(made, encode_command("SUBSCRIBE", "c"))
         read = redispy.push_reader(made)
         assert read()[0] == b"subscribe"
@@ -517,7 +485,7 @@ def test_a_subscribed_connection_beside_the_pool(r, valkey, options):
 def test_a_subscribed_connection_of_asyncio(r, valkey, options):
     async def run():
         async with redis.asyncio.Redis.from_url(valkey, max_connections=1, **options) as client:
-            made = await pools.async_open_connection(client.connection_pool)
+            made = await connections.async_open_connection(client.connection_pool)
             await redispy.async_send(made, encode_command("SUBSCRIBE", "c"))
             assert (await redispy.async_read_push(made))[0] == b"subscribe"
             await client.publish("c", "hello")
@@ -533,22 +501,22 @@ def test_a_subscribed_connection_of_asyncio(r, valkey, options):
 
 def test_pools_say_how_many_connections_they_may_have():
     few, waits = redis.Redis(max_connections=3), redis.BlockingConnectionPool()
-    assert pools.max_connections(few.connection_pool, 16) == 3
-    assert pools.max_connections(redis.asyncio.Redis(max_connections=3).connection_pool, 16) == 3
-    assert pools.may_keep_one(redis.Redis().connection_pool)
-    assert not pools.may_keep_one(few.connection_pool)
-    assert not pools.may_keep_one(waits)
-    assert not pools.may_keep_one(None)
-    assert pools.waits_in_release(redis.asyncio.BlockingConnectionPool())
-    assert not pools.waits_in_release(redis.asyncio.Redis().connection_pool)
+    assert connections.max_connections(few.connection_pool, 16) == 3
+    assert (
+        connections.max_connections(redis.asyncio.Redis(max_connections=3).connection_pool, 16) == 3
+    )
+    assert connections.may_keep_one(redis.Redis().connection_pool)
+    assert not connections.may_keep_one(few.connection_pool)
+    assert not connections.may_keep_one(waits)
+    assert not connections.may_keep_one(None)
 
 
 def test_a_blocking_pool_of_asyncio_waits_in_its_release(valkey):
     async def run():
         pool = redis.asyncio.BlockingConnectionPool.from_url(valkey, max_connections=1)
-        made = await pools.async_get_connection(pool)
+        made = await connections.async_get_connection(pool)
         await pool._condition.acquire()
-        release = asyncio.create_task(pools.async_release(pool, made))
+        release = asyncio.create_task(connections.async_release(pool, made))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not release.done()
@@ -576,17 +544,17 @@ def test_the_reply_of_a_replica_is_a_reply_although_sentinel_is_asked():
         watching = redis.sentinel.Sentinel([("127.0.0.1", port)], socket_timeout=LONG)
         wait_until(lambda: is_known(watching))
         pool = watching.master_for("mymaster").connection_pool
-        assert pools.asks_sentinel(pool)
-        assert not pools.asks_sentinel(admin.connection_pool)
-        assert not pools.may_keep_one(pool)
+        assert connections.asks_sentinel(pool)
+        assert not connections.asks_sentinel(admin.connection_pool)
+        assert not connections.may_keep_one(pool)
         made = pool.get_connection()
-        assert not pools.asks_sentinel(None)
+        assert not connections.asks_sentinel(None)
 
         async def run():
             watching = redis.asyncio.sentinel.Sentinel([("127.0.0.1", port)], socket_timeout=LONG)
             source = watching.master_for("mymaster").connection_pool
-            assert pools.asks_sentinel(source)
-            made = await pools.async_get_connection(source)
+            assert connections.asks_sentinel(source)
+            made = await connections.async_get_connection(source)
             admin.replicaof("127.0.0.1", port)
             await redispy.async_send(made, encode_command("SET", "a", "1") + PING)
             with pytest.raises(ReadOnlyError):
@@ -605,10 +573,10 @@ def test_the_reply_of_a_replica_is_a_reply_although_sentinel_is_asked():
 def test_the_servers_of_a_cluster(nodes):
     first, second = (port_of(node.connection_pool) for node in nodes)
     with redis.RedisCluster(host="127.0.0.1", port=first) as cluster:
-        assert pools.own_pool(cluster) is None
+        assert connections.own_pool(cluster) is None
         slot = nodes[0].execute_command("CLUSTER", "KEYSLOT", "{a}b")
         assert cluster_map.slot_of("{a}b") == cluster_map.slot_of("a") == slot
-        assert port_of(cluster_map.pool_of_key(cluster, "a")) == first
+        assert port_of(cluster_map.source_of_key(cluster, "a")) == first
         assert cluster_map.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
         assert port_of(cluster_map.source_of_address(cluster, "127.0.0.1", first)) == first
         assert cluster_map.source_of_address(cluster, "127.0.0.1", 1) is None
@@ -616,15 +584,15 @@ def test_the_servers_of_a_cluster(nodes):
         try:
             hand_over(nodes, slot, nodes[1])
             cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
-            assert port_of(cluster_map.pool_of_key(cluster, "a")) == second
+            assert port_of(cluster_map.source_of_key(cluster, "a")) == second
             cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
-            assert port_of(cluster_map.pool_of_key(cluster, "a")) == first
-            cluster_map.find_servers(cluster)
-            assert port_of(cluster_map.pool_of_key(cluster, "a")) == second
-            made = cluster_map.pool_of_key(cluster, "a").get_connection()
+            assert port_of(cluster_map.source_of_key(cluster, "a")) == first
+            cluster.nodes_manager.initialize()
+            assert port_of(cluster_map.source_of_key(cluster, "a")) == second
+            made = cluster_map.source_of_key(cluster, "a").get_connection()
             redispy.send(made, encode_command("SET", "a", "1"))
             assert redispy.reply_reader(None)(made) == b"OK"
-            cluster_map.pool_of_key(cluster, "a").release(made)
+            cluster_map.source_of_key(cluster, "a").release(made)
         finally:
             nodes[1].flushall()
             hand_over(nodes, slot, nodes[0])
@@ -639,30 +607,28 @@ def test_the_servers_of_a_cluster_for_asyncio(nodes):
             await cluster.initialize()
             source = cluster.get_node_from_key("a")
             assert port_of(source) == first
-            assert pools.max_connections(source, 16) > 16
+            assert connections.max_connections(source, 16) > 16
             assert cluster_map.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
             assert cluster_map.async_source_of_address(cluster, "127.0.0.1", first) is source
             assert cluster_map.async_source_of_address(cluster, "127.0.0.1", 1) is None
-            assert source in pools.sources_of(cluster)
             hand_over(nodes, slot, nodes[1])
             await cluster_map.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
             assert port_of(cluster.get_node_from_key("a")) == second
             await cluster_map.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
             assert port_of(cluster.get_node_from_key("a")) == first
             assert cluster_map.async_source_of_address(cluster, "", first) is None
-            await cluster_map.async_find_servers(cluster)
+            await cluster.nodes_manager.initialize()
             source = cluster.get_node_from_key("a")
             assert port_of(source) == second
-            assert not pools.waits_in_release(source)
-            made = await pools.async_get_connection(source)
+            made = await connections.async_get_connection(source)
             await redispy.async_send(made, encode_command("SET", "a", "1"))
             assert await redispy.async_reply_reader(source)(made) == b"OK"
-            await pools.async_release(source, made)
+            await connections.async_release(source, made)
             # The node has had one more, for what the client asked itself.
-            taken = [await pools.async_get_connection(source) for _ in range(2)]
+            taken = [await connections.async_get_connection(source) for _ in range(2)]
             assert made in taken
             for each in taken:
-                await pools.async_release(source, each)
+                await connections.async_release(source, each)
 
     try:
         asyncio.run(run())

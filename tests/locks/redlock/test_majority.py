@@ -18,7 +18,7 @@ from several import LONG, QUICK
 
 from bloomlock import AsyncRedlock, Lock, Redlock
 from bloomlock.errors import LockLostError, QuorumError
-from bloomlock.runtime import workers
+from bloomlock.runtime import background
 
 OTHERS = "somebody else's"
 
@@ -26,8 +26,8 @@ OTHERS = "somebody else's"
 @pytest.fixture
 def all_done(monkeypatch):
     """Wait until the threads that ask servers for this test have nothing to do, and end."""
-    monkeypatch.setattr(workers, "IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(workers, "WORKERS", workers.Workers())
+    monkeypatch.setattr(background, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(background, "WORKERS", background.Workers())
     before = set(threading.enumerate())
 
     def wait():

@@ -8,8 +8,8 @@ import threading
 import pytest
 from servers import wait_until
 
-from bloomlock.runtime import workers as workers_module
-from bloomlock.runtime.workers import Line, Workers
+from bloomlock.runtime import background as workers_module
+from bloomlock.runtime.background import Line, Workers
 
 JOBS = 300
 

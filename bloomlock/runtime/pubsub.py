@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.commands import encode_command
 
-from . import pools, redispy
+from . import connections, redispy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ class Listener:
 
     def connect(self, seconds: float | None = None) -> None:
         """Connect and subscribe."""
-        connection = pools.open_connection(self.pool, seconds)
+        connection = connections.open_connection(self.pool, seconds)
         try:
             redispy.send(connection, encode_command("SUBSCRIBE", self.channel))
             read = redispy.push_reader(connection)
@@ -255,7 +255,7 @@ class Hub:
         async with self._connecting:
             if self._connection is not None:
                 return
-            connection = await pools.async_open_connection(self._source)
+            connection = await connections.async_open_connection(self._source)
             try:
                 await redispy.async_send(connection, encode_command("SUBSCRIBE", self.channel))
                 await redispy.async_read_push(connection)

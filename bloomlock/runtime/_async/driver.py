@@ -1,0 +1,570 @@
+"""Drives the cores over a redis-py client; what only threads or only asyncio need stands above.
+
+Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
+retry an update by itself, which loses items (the second try finds what the first one added).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from abc import ABC, abstractmethod
+from functools import partial
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+)
+
+from bloomlock.commands import EXEC, ends_transaction, join_commands
+from bloomlock.effects import (
+    NO_LIMIT,
+    Behind,
+    Call,
+    Clock,
+    ConnectionLost,
+    Elsewhere,
+    EnterContext,
+    ExitContext,
+    FanOut,
+    FreeMemory,
+    IsCluster,
+    Limit,
+    NextMessage,
+    Parallel,
+    Pause,
+    Pipeline,
+    Request,
+    Subscribe,
+)
+from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
+from bloomlock.refusals import ends_connection, is_refusal
+from bloomlock.runtime import cluster, connections, redispy
+from bloomlock.runtime._async.kept import AsyncKept
+from bloomlock.runtime.background import out_of_time
+from bloomlock.runtime.clients import free_memory, not_a_manager
+from bloomlock.runtime.clock import async_sleep, boot_clock
+from bloomlock.runtime.cluster import Again, Pauses, Sent
+from bloomlock.runtime.connections import Taken
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+    from bloomlock.commands import Command, Replies
+    from bloomlock.effects import Core, Effect, Outcome
+    from bloomlock.parallel import Write
+    from bloomlock.runtime.connections import Source
+
+T = TypeVar("T")
+
+
+class AsyncDriver(ABC):
+    """Runs cores over a client.
+
+    Args:
+        client: The client.
+        members: The runtime of each server that a FanOut goes to; empty: itself.
+    """
+
+    _background: Any
+
+    def __init__(self, client: Any, members: Sequence[Self] = ()) -> None:
+        self.client = client
+        self._cluster: Any = client if isinstance(client, cluster.CLUSTERS) else None
+        self._members = members
+        pool = connections.own_pool(client)
+        self._kept = AsyncKept(pool)
+        self._read_reply = redispy.async_reply_reader(pool)
+
+    @abstractmethod
+    async def subscribe(self, step: Subscribe) -> Any:
+        """Return what listens, or None if there can be none."""
+
+    @abstractmethod
+    def unsubscribe(self, subscription: Any, /) -> None:
+        """End what `subscribe` began."""
+
+    @abstractmethod
+    async def _take_turns(self, turns: Sequence[AsyncGenerator[bool, None]]) -> None:
+        """Carry out what is asked of several servers, all at once."""
+
+    @abstractmethod
+    async def _abandon(
+        self, taken: Taken, error: BaseException, count: int, replies: Replies
+    ) -> None:
+        """Drop a connection after an error, with `count` commands written."""
+
+    if True:  # ASYNC
+
+        @abstractmethod
+        async def _be_on_running_loop(self) -> None:
+            """Let the client's connections be those of the running loop."""
+
+    @property
+    def members(self) -> Sequence[Self]:
+        """The runtime of each server that a FanOut goes to."""
+        return self._members or (self,)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys lie on several servers."""
+        return self._cluster is not None
+
+    def server_of(self, key: str) -> str:
+        """Return which server of a cluster has a key; empty if there is only one, or none."""
+        return cluster.server_of_key(self.client, key)
+
+    def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
+        """Return the items in groups, each of which one request may carry."""
+        if len(self.members) > 1:
+            return [[item] for item in items]
+        if self._cluster is None:
+            return [items]
+        groups: dict[int, list[T]] = {}
+        for item in items:
+            groups.setdefault(cluster.slot_of(key_of(item)), []).append(item)
+        return list(groups.values())
+
+    async def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
+        """Carry out the steps of a core and return its result."""
+        held: Taken | None = None
+        scope: AsyncScope | None = None
+        limit = NO_LIMIT
+        replies: Any
+        if True:  # ASYNC
+            task = asyncio.current_task()
+            cancelled = task.cancelling() if task else 0
+        try:
+            step = next(core)
+            while True:
+                try:
+                    # What nearly all steps are comes first: a call is one of them and little else.
+                    if type(step) is Request and limit is NO_LIMIT and not (held or step.hold):
+                        replies = await self._request(step)
+                    elif isinstance(step, (Request, Pipeline)):
+                        taken, held = held, None
+                        replies, held = await self._within(limit, step, taken)
+                    elif isinstance(step, Limit):
+                        limit, replies = step, None
+                    else:
+                        scope = scope or AsyncScope(self)
+                        replies = await scope.carry_out(step)
+                    if True:  # ASYNC
+                        if task is not None and task.cancelling() > cancelled:
+                            # Before Python 3.12 asyncio.wait_for, by which redis-py sends,
+                            # swallows a cancellation that comes as what it waits for ends.
+                            raise asyncio.CancelledError  # noqa: TRY301 - into the core
+                except BaseException as error:
+                    if True:  # ASYNC
+                        if isinstance(error, GeneratorExit):
+                            raise  # No loop could carry out another step.
+                        if task is not None and task.cancelling() > cancelled:
+                            # It also counts if something on the way has swallowed it.
+                            cancelled = task.cancelling()
+                            if not isinstance(error, asyncio.CancelledError):
+                                step = core.throw(asyncio.CancelledError())
+                                continue
+                    step = core.throw(error)
+                else:
+                    step = core.send(replies)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            if held is not None:
+                await self._drop(held)
+            if scope is not None:
+                await scope.close()
+
+    async def _within(
+        self, limit: Limit, step: Request | Pipeline, taken: Taken | None
+    ) -> tuple[Replies, Taken | None]:
+        """Carry out a step; ConnectionLost at the end of the limit, while it goes on."""
+        if limit.until is None:
+            return await self._carry_out(step, taken, None)
+        if (seconds := limit.until - boot_clock()) <= 0:
+            if taken is not None:
+                await self._drop(taken)
+            raise out_of_time(sent=False)
+        work = partial(self._carry_out, step, taken, limit.until)
+        answer: tuple[Replies, Taken | None] = await self._background.within(
+            seconds, limit.line, work, self._drop_late
+        )
+        return answer
+
+    async def _drop_late(self, answer: tuple[Replies, Taken | None]) -> None:
+        if answer[1] is not None:
+            await self._drop(answer[1])
+
+    async def _carry_out(
+        self, step: Request | Pipeline, taken: Taken | None, until: float | None
+    ) -> tuple[Replies, Taken | None]:
+        """Carry out what a server is asked; return a connection too that is to be held on."""
+        if isinstance(step, Pipeline):
+            (outcome,) = await self.ask_all((step,), until)
+            if isinstance(outcome, ConnectionLost):
+                raise outcome
+            return outcome, taken
+        if taken is not None or step.hold:
+            return await self._request_on(taken, step, until)
+        return await self._request(step, until), None
+
+    async def _request(self, request: Request, until: float | None = None) -> Replies:
+        taken = await self._take(await self.source_of(request.key))
+        replies = await self._exchange(taken, request.commands, request.room)
+        await self._end(taken, request.commands, replies)
+        if self._cluster is not None:
+            sent = Sent(request.key, request.commands, replies)
+            await self._follow(sent, until, waits=request.waits)
+        return replies
+
+    async def _request_on(
+        self, taken: Taken | None, request: Request, until: float | None
+    ) -> tuple[Replies, Taken | None]:
+        """Use the connection that was held, if one was; return it too if it is to be held on.
+
+        In a cluster a first request under WATCH goes to the server that has the slot, when one has
+        it. A slot that moves from under a WATCH ends it: the step begins again at another server.
+        """
+        watches = taken is not None
+        pauses = None if watches or self._cluster is None else Pauses(until, waits=request.waits)
+        while True:
+            taken = taken or await self._take(await self.source_of(request.key))
+            replies = await self._exchange(taken, request.commands)
+            refusal = None if self._cluster is None else cluster.refusal_of(replies)
+            if refusal is None:
+                if request.hold:
+                    return replies, taken
+                await self._end(taken, request.commands, replies, watches=watches)
+                return replies, None
+            await self._drop(taken)
+            taken = None
+            await self._note_moved(refusal)
+            if pauses is None:
+                return replies, None
+            pause = pauses.next_s(refusal, is_redirection=not cluster.is_ask(refusal))
+            if pause is None:
+                error = pauses.explain(request.key, refusal) if request.waits else refusal
+                return [error] * len(replies), None
+            await async_sleep(pause)
+
+    async def ask_all(
+        self, requests: Sequence[Request | Pipeline], until: float | None = None
+    ) -> list[Outcome]:
+        """Send requests to all their servers at once; return what came of each."""
+        outcomes: list[Any] = [None] * len(requests)
+        answered: list[Sent] = []
+        turns = [
+            self._ask_server(source, requests, indices, outcomes, answered)
+            for source, indices in await self._by_source(requests, outcomes)
+        ]
+        await self._take_turns(turns)
+        waits = any(getattr(request, "waits", True) for request in requests)
+        for sent in answered:
+            await self._follow(sent, until, waits=waits)
+        return outcomes
+
+    async def _by_source(
+        self, requests: Sequence[Request | Pipeline], outcomes: list[Any]
+    ) -> list[tuple[Source, Sequence[int]]]:
+        """Return the indices of the requests for each server; note those that have none."""
+        if self._cluster is None:
+            return [(await self.source_of(""), range(len(requests)))]
+        groups: dict[int, tuple[Source, list[int]]] = {}
+        for index, request in enumerate(requests):
+            try:
+                source = await self.source_of(request.key)
+            except ConnectionLost as lost:
+                outcomes[index] = lost
+            else:
+                groups.setdefault(id(source), (source, []))[1].append(index)
+        # In one order for all, who may have to wait for connections.
+        return [groups[number] for number in sorted(groups)]
+
+    async def _ask_server(
+        self,
+        source: Source,
+        requests: Sequence[Request | Pipeline],
+        indices: Sequence[int],
+        outcomes: list[Any],
+        answered: list[Sent],
+    ) -> AsyncGenerator[bool, None]:
+        """Carry out requests to one server; yield True after each write, then False once.
+
+        In a cluster those that were answered are noted in `answered`.
+        """
+        mine = [requests[index] for index in indices]
+        sent: list[Command] | None = None if self._cluster is None else []
+        replies: Replies = []
+        lost: ConnectionLost | None = None
+        try:
+            taken = await self._take(source)
+            async for is_writing in self._exchange_many(taken, writes_of(mine, sent), replies):
+                yield is_writing
+        except ConnectionLost as one:
+            lost = one
+        each = outcomes_of(mine, replies, lost)
+        if lost is None and leaves_transaction(mine, each):
+            await self._drop(taken)
+        elif lost is None:
+            await self._give_back(taken)
+        answered += starmap(Sent, answered_of(mine, each, sent or ()))
+        for index, outcome in zip(indices, each, strict=True):
+            outcomes[index] = outcome
+
+    async def source_of(self, key: str) -> Source:
+        """Return what connections for a key come from; ConnectionLost where no server has it."""
+        if True:  # ASYNC
+            await self._be_on_running_loop()
+        if self._cluster is None:
+            return self.client.connection_pool
+        try:
+            if True:  # ASYNC
+                await self._cluster.initialize()
+            return cluster.async_source_of_key(self._cluster, key)
+        except (RedisError, RedisClusterException, OSError) as error:
+            await self._look_for_nodes()
+            raise ConnectionLost(cluster.no_server(key, error), sent=False, replies=[]) from None
+
+    async def _take(self, source: Source) -> Taken:
+        try:
+            connection = await self._kept.take(source)
+            if connection is None:
+                connection = await connections.async_get_connection(source)
+        except (RedisError, OSError) as error:
+            await self._look_for_nodes()
+            raise ConnectionLost(error, sent=False, replies=[]) from None
+        return Taken(source, connection)
+
+    async def _give_back(self, taken: Taken) -> None:
+        """Let the next request have a connection."""
+        if not self._kept.keep(taken):
+            await connections.async_release(taken.source, taken.connection)
+
+    async def _drop(self, taken: Taken) -> None:
+        """Close a connection that is in the middle of something, and give it back."""
+        try:
+            await redispy.async_close_quietly(taken.connection)
+        finally:
+            await self._give_back(taken)
+
+    async def _end(
+        self,
+        taken: Taken,
+        commands: Sequence[Command],
+        replies: Replies,
+        *,
+        watches: bool = False,
+    ) -> None:
+        """Give a connection back, or close it if MULTI or WATCH may be pending on it.
+
+        Its next user would find its commands queued, or its EXEC refused.
+        """
+        if (watches or commands[-1] == EXEC) and not ends_transaction(commands, replies):
+            await self._drop(taken)
+        else:
+            await self._give_back(taken)
+
+    async def _exchange(
+        self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
+    ) -> Replies:
+        """Send commands in one write and return their replies."""
+        connection = taken.connection
+        replies: Replies = []
+        # A command of which a thread's socket did not take the last byte is carried out by no
+        # server. What asyncio has buffered may be sent.
+        sent = len(commands) > 1
+        if True:  # ASYNC
+            sent, room = True, None
+        try:
+            await redispy.async_send(connection, *join_commands(commands))
+            sent = True
+            if room is not None:
+                redispy.receive(connection, len(commands), room, replies)
+            await self._read(connection, len(commands), replies)
+        except (RedisError, OSError) as error:
+            await self._drop(taken)
+            # What is refused while a closed connection is opened again was not sent.
+            sent = sent and not is_refusal(error)
+            raise ConnectionLost(error, sent=sent, replies=replies) from None
+        except BaseException as error:
+            await self._abandon(taken, error, len(commands), replies)
+            raise
+        if ReadOnlyError in map(type, replies):
+            await self._leave_replica(taken)
+        return replies
+
+    async def _exchange_many(
+        self, taken: Taken, writes: Iterable[Write], replies: Replies
+    ) -> AsyncGenerator[bool, None]:
+        """Send one write after the other and read all replies; see `parallel.writes_of`."""
+        connection = taken.connection
+        written = before = 0
+        try:
+            for answered, count, data in writes:
+                await self._read(connection, answered, replies)
+                before, written = written, count
+                await redispy.async_send(connection, *data)
+                yield True
+            yield False
+            await self._read(connection, written, replies)
+        except (RedisError, OSError) as error:
+            await self._drop(taken)
+            left = (before if is_refusal(error) else written) > 0
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
+        except BaseException as error:
+            await self._abandon(taken, error, written, replies)
+            raise
+        if ReadOnlyError in map(type, replies):
+            await self._leave_replica(taken)
+
+    async def _read(self, connection: Any, count: int, replies: Replies) -> None:
+        """Read until there are `count` replies; an error that is a reply stands for itself."""
+        while len(replies) < count:
+            try:
+                reply = await self._read_reply(connection)
+            except (RedisError, OSError) as error:
+                if not is_refusal(error):
+                    raise
+                if ends_connection(error):
+                    await redispy.async_close_quietly(connection)
+                    replies += [error] * (count - len(replies))
+                else:
+                    replies.append(error)
+            else:
+                replies.append(reply)
+
+    async def _follow(self, sent: Sent, until: float | None, *, waits: bool) -> None:
+        """Send again what a cluster refused because a slot moves, until all is answered."""
+        if cluster.refusal_of(sent.replies) is None:
+            return
+        steps = cluster.follow(sent, until, waits=waits)
+        answer: Any = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = steps.send(answer)
+                if isinstance(step, Again):
+                    answer = await self._send_again(step)
+                else:
+                    await async_sleep(step.seconds)
+                    answer = None
+
+    async def _send_again(self, again: Again) -> Outcome:
+        refusal = again.refusal
+        try:
+            await self._note_moved(refusal)
+            source = None
+            if isinstance(refusal, AskError):
+                address = refusal.host, refusal.port
+                source = cluster.async_source_of_address(self._cluster, *address)
+                if source is None:
+                    await self._look_for_nodes()
+            taken = await self._take(source or await self.source_of(again.key))
+            replies = await self._exchange(taken, again.commands)
+        except ConnectionLost as lost:
+            return lost
+        except (RedisError, RedisClusterException, OSError) as error:
+            return ConnectionLost(error, sent=False, replies=[])
+        await self._end(taken, again.commands, replies)
+        return replies
+
+    async def _note_moved(self, refusal: Exception) -> None:
+        if isinstance(refusal, MovedError) and refusal.host:
+            await cluster.async_note_moved(self._cluster, refusal)
+        elif isinstance(refusal, (MovedError, ClusterDownError)):
+            await self._look_for_nodes()
+
+    async def _look_for_nodes(self) -> None:
+        """Ask a cluster again who serves what, after one of its servers was not reachable."""
+        if self._cluster is not None:
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
+                await self._cluster.nodes_manager.initialize()
+
+    async def _leave_replica(self, taken: Taken) -> None:
+        """Close the connections to a server that was the master and is a replica now.
+
+        Opened again they find the new master: by Sentinel, or behind the same address.
+        """
+        await redispy.async_close_quietly(taken.connection)
+        with contextlib.suppress(AttributeError, RedisError, OSError):
+            await taken.source.disconnect(inuse_connections=False)
+
+
+class AsyncScope:
+    """Carries out the steps of one core that are no requests, and closes what they have opened."""
+
+    def __init__(self, runtime: AsyncDriver) -> None:
+        self._runtime = runtime
+        self._subscription: Any = None
+        self._entered: list[Any] = []
+
+    async def carry_out(self, step: Effect) -> Any:  # noqa: C901, PLR0911, PLR0912 - one for each step
+        runtime = self._runtime
+        match step:
+            case Parallel():
+                return await runtime.ask_all(step.requests)
+            case Pause():
+                return await async_sleep(step.seconds)
+            case Clock():
+                return boot_clock
+            case IsCluster():
+                return runtime.is_cluster
+            case Subscribe():
+                self._subscription = self._subscription or await runtime.subscribe(step)
+                return self._subscription.channel if self._subscription else b""
+            case NextMessage():
+                if self._subscription is None:
+                    return None
+                return await self._subscription.wait(step.addressee, step.seconds)
+            case Behind():
+                return await runtime._background.run_behind(runtime.run, step)
+            case FanOut():
+                return await runtime._background.fan_out(runtime.members, step)
+            case FreeMemory():
+                source = await runtime.source_of(step.key)
+                return free_memory(connections.settings_of(source))
+            case Call():
+                if True:  # ASYNC
+                    return await asyncio.to_thread(step.function, *step.args)
+                return step.function(*step.args)
+            case Elsewhere():
+                try:
+                    return await step.run(step.core), None
+                except Exception as error:  # noqa: BLE001 - the core's to judge
+                    return None, error
+            case EnterContext():
+                return await self._enter(step.manager)
+            case ExitContext():
+                try:
+                    await self._entered.pop().__aexit__(None, None, None)
+                except Exception as error:  # noqa: BLE001 - the core's to judge
+                    return error
+                return None
+
+    async def _enter(self, manager: Any) -> Exception | None:
+        if not hasattr(type(manager), "__aenter__"):
+            if True:  # ASYNC
+                return not_a_manager(manager, "an asynchronous context manager")
+            return not_a_manager(manager, "a context manager")
+        try:
+            await manager.__aenter__()
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return error
+        self._entered.append(manager)
+        return None
+
+    async def close(self) -> None:
+        """Leave what the core did not, and stop listening."""
+        try:
+            while self._entered:
+                await self._entered.pop().__aexit__(*sys.exc_info())
+        finally:
+            if self._subscription is not None:
+                self._runtime.unsubscribe(self._subscription)

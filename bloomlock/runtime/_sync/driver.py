@@ -1,0 +1,534 @@
+# Written by tools/async_to_sync.py from bloomlock/runtime/_async/driver.py; change that.
+"""Drives the cores over a redis-py client; what only threads or only asyncio need stands above.
+
+Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
+retry an update by itself, which loses items (the second try finds what the first one added).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from abc import ABC, abstractmethod
+from functools import partial
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+)
+
+from bloomlock.commands import EXEC, ends_transaction, join_commands
+from bloomlock.effects import (
+    NO_LIMIT,
+    Behind,
+    Call,
+    Clock,
+    ConnectionLost,
+    Elsewhere,
+    EnterContext,
+    ExitContext,
+    FanOut,
+    FreeMemory,
+    IsCluster,
+    Limit,
+    NextMessage,
+    Parallel,
+    Pause,
+    Pipeline,
+    Request,
+    Subscribe,
+)
+from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
+from bloomlock.refusals import ends_connection, is_refusal
+from bloomlock.runtime import cluster, connections, redispy
+from bloomlock.runtime._sync.kept import Kept
+from bloomlock.runtime.background import out_of_time
+from bloomlock.runtime.clients import free_memory, not_a_manager
+from bloomlock.runtime.clock import boot_clock, sleep
+from bloomlock.runtime.cluster import Again, Pauses, Sent
+from bloomlock.runtime.connections import Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from bloomlock.commands import Command, Replies
+    from bloomlock.effects import Core, Effect, Outcome
+    from bloomlock.parallel import Write
+    from bloomlock.runtime.connections import Source
+
+T = TypeVar("T")
+
+
+class Driver(ABC):
+    """Runs cores over a client.
+
+    Args:
+        client: The client.
+        members: The runtime of each server that a FanOut goes to; empty: itself.
+    """
+
+    _background: Any
+
+    def __init__(self, client: Any, members: Sequence[Self] = ()) -> None:
+        self.client = client
+        self._cluster: Any = client if isinstance(client, cluster.CLUSTERS) else None
+        self._members = members
+        pool = connections.own_pool(client)
+        self._kept = Kept(pool)
+        self._read_reply = redispy.reply_reader(pool)
+
+    @abstractmethod
+    def subscribe(self, step: Subscribe) -> Any:
+        """Return what listens, or None if there can be none."""
+
+    @abstractmethod
+    def unsubscribe(self, subscription: Any, /) -> None:
+        """End what `subscribe` began."""
+
+    @abstractmethod
+    def _take_turns(self, turns: Sequence[Generator[bool, None]]) -> None:
+        """Carry out what is asked of several servers, all at once."""
+
+    @abstractmethod
+    def _abandon(self, taken: Taken, error: BaseException, count: int, replies: Replies) -> None:
+        """Drop a connection after an error, with `count` commands written."""
+
+    @property
+    def members(self) -> Sequence[Self]:
+        """The runtime of each server that a FanOut goes to."""
+        return self._members or (self,)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys lie on several servers."""
+        return self._cluster is not None
+
+    def server_of(self, key: str) -> str:
+        """Return which server of a cluster has a key; empty if there is only one, or none."""
+        return cluster.server_of_key(self.client, key)
+
+    def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
+        """Return the items in groups, each of which one request may carry."""
+        if len(self.members) > 1:
+            return [[item] for item in items]
+        if self._cluster is None:
+            return [items]
+        groups: dict[int, list[T]] = {}
+        for item in items:
+            groups.setdefault(cluster.slot_of(key_of(item)), []).append(item)
+        return list(groups.values())
+
+    def run(self, core: Core[T]) -> T:
+        """Carry out the steps of a core and return its result."""
+        held: Taken | None = None
+        scope: Scope | None = None
+        limit = NO_LIMIT
+        replies: Any
+        try:
+            step = next(core)
+            while True:
+                try:
+                    # What nearly all steps are comes first: a call is one of them and little else.
+                    if type(step) is Request and limit is NO_LIMIT and not (held or step.hold):
+                        replies = self._request(step)
+                    elif isinstance(step, (Request, Pipeline)):
+                        taken, held = held, None
+                        replies, held = self._within(limit, step, taken)
+                    elif isinstance(step, Limit):
+                        limit, replies = step, None
+                    else:
+                        scope = scope or Scope(self)
+                        replies = scope.carry_out(step)
+                except BaseException as error:
+                    step = core.throw(error)
+                else:
+                    step = core.send(replies)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            if held is not None:
+                self._drop(held)
+            if scope is not None:
+                scope.close()
+
+    def _within(
+        self, limit: Limit, step: Request | Pipeline, taken: Taken | None
+    ) -> tuple[Replies, Taken | None]:
+        """Carry out a step; ConnectionLost at the end of the limit, while it goes on."""
+        if limit.until is None:
+            return self._carry_out(step, taken, None)
+        if (seconds := limit.until - boot_clock()) <= 0:
+            if taken is not None:
+                self._drop(taken)
+            raise out_of_time(sent=False)
+        work = partial(self._carry_out, step, taken, limit.until)
+        answer: tuple[Replies, Taken | None] = self._background.within(
+            seconds, limit.line, work, self._drop_late
+        )
+        return answer
+
+    def _drop_late(self, answer: tuple[Replies, Taken | None]) -> None:
+        if answer[1] is not None:
+            self._drop(answer[1])
+
+    def _carry_out(
+        self, step: Request | Pipeline, taken: Taken | None, until: float | None
+    ) -> tuple[Replies, Taken | None]:
+        """Carry out what a server is asked; return a connection too that is to be held on."""
+        if isinstance(step, Pipeline):
+            (outcome,) = self.ask_all((step,), until)
+            if isinstance(outcome, ConnectionLost):
+                raise outcome
+            return outcome, taken
+        if taken is not None or step.hold:
+            return self._request_on(taken, step, until)
+        return self._request(step, until), None
+
+    def _request(self, request: Request, until: float | None = None) -> Replies:
+        taken = self._take(self.source_of(request.key))
+        replies = self._exchange(taken, request.commands, request.room)
+        self._end(taken, request.commands, replies)
+        if self._cluster is not None:
+            sent = Sent(request.key, request.commands, replies)
+            self._follow(sent, until, waits=request.waits)
+        return replies
+
+    def _request_on(
+        self, taken: Taken | None, request: Request, until: float | None
+    ) -> tuple[Replies, Taken | None]:
+        """Use the connection that was held, if one was; return it too if it is to be held on.
+
+        In a cluster a first request under WATCH goes to the server that has the slot, when one has
+        it. A slot that moves from under a WATCH ends it: the step begins again at another server.
+        """
+        watches = taken is not None
+        pauses = None if watches or self._cluster is None else Pauses(until, waits=request.waits)
+        while True:
+            taken = taken or self._take(self.source_of(request.key))
+            replies = self._exchange(taken, request.commands)
+            refusal = None if self._cluster is None else cluster.refusal_of(replies)
+            if refusal is None:
+                if request.hold:
+                    return replies, taken
+                self._end(taken, request.commands, replies, watches=watches)
+                return replies, None
+            self._drop(taken)
+            taken = None
+            self._note_moved(refusal)
+            if pauses is None:
+                return replies, None
+            pause = pauses.next_s(refusal, is_redirection=not cluster.is_ask(refusal))
+            if pause is None:
+                error = pauses.explain(request.key, refusal) if request.waits else refusal
+                return [error] * len(replies), None
+            sleep(pause)
+
+    def ask_all(
+        self, requests: Sequence[Request | Pipeline], until: float | None = None
+    ) -> list[Outcome]:
+        """Send requests to all their servers at once; return what came of each."""
+        outcomes: list[Any] = [None] * len(requests)
+        answered: list[Sent] = []
+        turns = [
+            self._ask_server(source, requests, indices, outcomes, answered)
+            for source, indices in self._by_source(requests, outcomes)
+        ]
+        self._take_turns(turns)
+        waits = any(getattr(request, "waits", True) for request in requests)
+        for sent in answered:
+            self._follow(sent, until, waits=waits)
+        return outcomes
+
+    def _by_source(
+        self, requests: Sequence[Request | Pipeline], outcomes: list[Any]
+    ) -> list[tuple[Source, Sequence[int]]]:
+        """Return the indices of the requests for each server; note those that have none."""
+        if self._cluster is None:
+            return [(self.source_of(""), range(len(requests)))]
+        groups: dict[int, tuple[Source, list[int]]] = {}
+        for index, request in enumerate(requests):
+            try:
+                source = self.source_of(request.key)
+            except ConnectionLost as lost:
+                outcomes[index] = lost
+            else:
+                groups.setdefault(id(source), (source, []))[1].append(index)
+        # In one order for all, who may have to wait for connections.
+        return [groups[number] for number in sorted(groups)]
+
+    def _ask_server(
+        self,
+        source: Source,
+        requests: Sequence[Request | Pipeline],
+        indices: Sequence[int],
+        outcomes: list[Any],
+        answered: list[Sent],
+    ) -> Generator[bool, None]:
+        """Carry out requests to one server; yield True after each write, then False once.
+
+        In a cluster those that were answered are noted in `answered`.
+        """
+        mine = [requests[index] for index in indices]
+        sent: list[Command] | None = None if self._cluster is None else []
+        replies: Replies = []
+        lost: ConnectionLost | None = None
+        try:
+            taken = self._take(source)
+            yield from self._exchange_many(taken, writes_of(mine, sent), replies)
+        except ConnectionLost as one:
+            lost = one
+        each = outcomes_of(mine, replies, lost)
+        if lost is None and leaves_transaction(mine, each):
+            self._drop(taken)
+        elif lost is None:
+            self._give_back(taken)
+        answered += starmap(Sent, answered_of(mine, each, sent or ()))
+        for index, outcome in zip(indices, each, strict=True):
+            outcomes[index] = outcome
+
+    def source_of(self, key: str) -> Source:
+        """Return what connections for a key come from; ConnectionLost where no server has it."""
+        if self._cluster is None:
+            return self.client.connection_pool
+        try:
+            return cluster.source_of_key(self._cluster, key)
+        except (RedisError, RedisClusterException, OSError) as error:
+            self._look_for_nodes()
+            raise ConnectionLost(cluster.no_server(key, error), sent=False, replies=[]) from None
+
+    def _take(self, source: Source) -> Taken:
+        try:
+            connection = self._kept.take(source)
+            if connection is None:
+                connection = connections.get_connection(source)
+        except (RedisError, OSError) as error:
+            self._look_for_nodes()
+            raise ConnectionLost(error, sent=False, replies=[]) from None
+        return Taken(source, connection)
+
+    def _give_back(self, taken: Taken) -> None:
+        """Let the next request have a connection."""
+        if not self._kept.keep(taken):
+            connections.release(taken.source, taken.connection)
+
+    def _drop(self, taken: Taken) -> None:
+        """Close a connection that is in the middle of something, and give it back."""
+        try:
+            redispy.close_quietly(taken.connection)
+        finally:
+            self._give_back(taken)
+
+    def _end(
+        self,
+        taken: Taken,
+        commands: Sequence[Command],
+        replies: Replies,
+        *,
+        watches: bool = False,
+    ) -> None:
+        """Give a connection back, or close it if MULTI or WATCH may be pending on it.
+
+        Its next user would find its commands queued, or its EXEC refused.
+        """
+        if (watches or commands[-1] == EXEC) and not ends_transaction(commands, replies):
+            self._drop(taken)
+        else:
+            self._give_back(taken)
+
+    def _exchange(
+        self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
+    ) -> Replies:
+        """Send commands in one write and return their replies."""
+        connection = taken.connection
+        replies: Replies = []
+        # A command of which a thread's socket did not take the last byte is carried out by no
+        # server. What asyncio has buffered may be sent.
+        sent = len(commands) > 1
+        try:
+            redispy.send(connection, *join_commands(commands))
+            sent = True
+            if room is not None:
+                redispy.receive(connection, len(commands), room, replies)
+            self._read(connection, len(commands), replies)
+        except (RedisError, OSError) as error:
+            self._drop(taken)
+            # What is refused while a closed connection is opened again was not sent.
+            sent = sent and not is_refusal(error)
+            raise ConnectionLost(error, sent=sent, replies=replies) from None
+        except BaseException as error:
+            self._abandon(taken, error, len(commands), replies)
+            raise
+        if ReadOnlyError in map(type, replies):
+            self._leave_replica(taken)
+        return replies
+
+    def _exchange_many(
+        self, taken: Taken, writes: Iterable[Write], replies: Replies
+    ) -> Generator[bool, None]:
+        """Send one write after the other and read all replies; see `parallel.writes_of`."""
+        connection = taken.connection
+        written = before = 0
+        try:
+            for answered, count, data in writes:
+                self._read(connection, answered, replies)
+                before, written = written, count
+                redispy.send(connection, *data)
+                yield True
+            yield False
+            self._read(connection, written, replies)
+        except (RedisError, OSError) as error:
+            self._drop(taken)
+            left = (before if is_refusal(error) else written) > 0
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
+        except BaseException as error:
+            self._abandon(taken, error, written, replies)
+            raise
+        if ReadOnlyError in map(type, replies):
+            self._leave_replica(taken)
+
+    def _read(self, connection: Any, count: int, replies: Replies) -> None:
+        """Read until there are `count` replies; an error that is a reply stands for itself."""
+        while len(replies) < count:
+            try:
+                reply = self._read_reply(connection)
+            except (RedisError, OSError) as error:
+                if not is_refusal(error):
+                    raise
+                if ends_connection(error):
+                    redispy.close_quietly(connection)
+                    replies += [error] * (count - len(replies))
+                else:
+                    replies.append(error)
+            else:
+                replies.append(reply)
+
+    def _follow(self, sent: Sent, until: float | None, *, waits: bool) -> None:
+        """Send again what a cluster refused because a slot moves, until all is answered."""
+        if cluster.refusal_of(sent.replies) is None:
+            return
+        steps = cluster.follow(sent, until, waits=waits)
+        answer: Any = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = steps.send(answer)
+                if isinstance(step, Again):
+                    answer = self._send_again(step)
+                else:
+                    sleep(step.seconds)
+                    answer = None
+
+    def _send_again(self, again: Again) -> Outcome:
+        refusal = again.refusal
+        try:
+            self._note_moved(refusal)
+            source = None
+            if isinstance(refusal, AskError):
+                address = refusal.host, refusal.port
+                source = cluster.source_of_address(self._cluster, *address)
+                if source is None:
+                    self._look_for_nodes()
+            taken = self._take(source or self.source_of(again.key))
+            replies = self._exchange(taken, again.commands)
+        except ConnectionLost as lost:
+            return lost
+        except (RedisError, RedisClusterException, OSError) as error:
+            return ConnectionLost(error, sent=False, replies=[])
+        self._end(taken, again.commands, replies)
+        return replies
+
+    def _note_moved(self, refusal: Exception) -> None:
+        if isinstance(refusal, MovedError) and refusal.host:
+            cluster.note_moved(self._cluster, refusal)
+        elif isinstance(refusal, (MovedError, ClusterDownError)):
+            self._look_for_nodes()
+
+    def _look_for_nodes(self) -> None:
+        """Ask a cluster again who serves what, after one of its servers was not reachable."""
+        if self._cluster is not None:
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
+                self._cluster.nodes_manager.initialize()
+
+    def _leave_replica(self, taken: Taken) -> None:
+        """Close the connections to a server that was the master and is a replica now.
+
+        Opened again they find the new master: by Sentinel, or behind the same address.
+        """
+        redispy.close_quietly(taken.connection)
+        with contextlib.suppress(AttributeError, RedisError, OSError):
+            taken.source.disconnect(inuse_connections=False)
+
+
+class Scope:
+    """Carries out the steps of one core that are no requests, and closes what they have opened."""
+
+    def __init__(self, runtime: Driver) -> None:
+        self._runtime = runtime
+        self._subscription: Any = None
+        self._entered: list[Any] = []
+
+    def carry_out(self, step: Effect) -> Any:  # noqa: C901, PLR0911, PLR0912 - one for each step
+        runtime = self._runtime
+        match step:
+            case Parallel():
+                return runtime.ask_all(step.requests)
+            case Pause():
+                return sleep(step.seconds)
+            case Clock():
+                return boot_clock
+            case IsCluster():
+                return runtime.is_cluster
+            case Subscribe():
+                self._subscription = self._subscription or runtime.subscribe(step)
+                return self._subscription.channel if self._subscription else b""
+            case NextMessage():
+                if self._subscription is None:
+                    return None
+                return self._subscription.wait(step.addressee, step.seconds)
+            case Behind():
+                return runtime._background.run_behind(runtime.run, step)
+            case FanOut():
+                return runtime._background.fan_out(runtime.members, step)
+            case FreeMemory():
+                source = runtime.source_of(step.key)
+                return free_memory(connections.settings_of(source))
+            case Call():
+                return step.function(*step.args)
+            case Elsewhere():
+                try:
+                    return step.run(step.core), None
+                except Exception as error:
+                    return None, error
+            case EnterContext():
+                return self._enter(step.manager)
+            case ExitContext():
+                try:
+                    self._entered.pop().__exit__(None, None, None)
+                except Exception as error:
+                    return error
+                return None
+
+    def _enter(self, manager: Any) -> Exception | None:
+        if not hasattr(type(manager), "__enter__"):
+            return not_a_manager(manager, "a context manager")
+        try:
+            manager.__enter__()
+        except Exception as error:
+            return error
+        self._entered.append(manager)
+        return None
+
+    def close(self) -> None:
+        """Leave what the core did not, and stop listening."""
+        try:
+            while self._entered:
+                self._entered.pop().__exit__(*sys.exc_info())
+        finally:
+            if self._subscription is not None:
+                self._runtime.unsubscribe(self._subscription)
