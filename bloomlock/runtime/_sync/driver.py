@@ -124,7 +124,7 @@ class Driver(ABC):
             groups.setdefault(cluster.slot_of(key_of(item)), []).append(item)
         return list(groups.values())
 
-    def run(self, core: Core[T]) -> T:
+    def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
         """Carry out the steps of a core and return its result."""
         held: Taken | None = None
         scope: Scope | None = None
@@ -503,14 +503,14 @@ class Scope:
             case Elsewhere():
                 try:
                     return step.run(step.core), None
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - the core's to judge
                     return None, error
             case EnterContext():
                 return self._enter(step.manager)
             case ExitContext():
                 try:
                     self._entered.pop().__exit__(None, None, None)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - the core's to judge
                     return error
                 return None
 
@@ -519,7 +519,7 @@ class Scope:
             return not_a_manager(manager, "a context manager")
         try:
             manager.__enter__()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the core's to judge
             return error
         self._entered.append(manager)
         return None
