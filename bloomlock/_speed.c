@@ -1,7 +1,7 @@
 /* bloomlock._speed: the inner loops of bloomlock in C, bit for bit what the Python code does.
 
    Places hashes items to bit offsets (hashing.py), Bits tests and sets them in memory
-   (bitmaps.py, filters/memory_bits.py), Places.operations and encode_bitfield write them as
+   (bitmaps.py, filters/memory_bits.py), Places.operations writes them as
    commands and read_bits reads the replies (strategies/atomic.py).
 
    Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to
@@ -690,14 +690,15 @@ static const char SET_HEAD[] = "$3\r\nSET\r\n$2\r\nu1\r\n$", SET_END[] = "\r\n$1
 static const char GET_HEAD[] = "$3\r\nGET\r\n$2\r\nu1\r\n$", GET_END[] = "\r\n";
 #define LONGEST_OPERATION (Py_ssize_t)(sizeof(SET_HEAD) + 4 + DIGITS + sizeof(SET_END))
 
-/* Append one operation, whose offset is below 2^32, between what is the same for all. */
-static inline char *append_between(char *at, const char *head, size_t head_size, uint64_t offset,
-                                   const char *end, size_t end_size)
+/* Append the operation of one bit, whose offset is below 2^32. */
+static inline char *append_operation(char *at, uint64_t offset, int write)
 {
     char text[DIGITS];
     int digits = digits_of(offset, text);
-    memcpy(at, head, head_size);
-    at += head_size;
+    const char *end = write ? SET_END : GET_END;
+    size_t size = write ? sizeof(SET_END) - 1 : sizeof(GET_END) - 1;
+    memcpy(at, write ? SET_HEAD : GET_HEAD, sizeof(SET_HEAD) - 1);
+    at += sizeof(SET_HEAD) - 1;
     if (digits == DIGITS)
         *at++ = '1';
     *at++ = (char)('0' + digits % 10);
@@ -705,164 +706,46 @@ static inline char *append_between(char *at, const char *head, size_t head_size,
     *at++ = '\n';
     memcpy(at, text + DIGITS - digits, (size_t)digits);
     at += digits;
-    memcpy(at, end, end_size);
-    return at + end_size;
+    memcpy(at, end, size);
+    return at + size;
 }
 
-/* Append the operation of one bit. */
-static inline char *append_operation(char *at, uint64_t offset, int write)
-{
-    if (write)
-        return append_between(at, SET_HEAD, sizeof(SET_HEAD) - 1, offset, SET_END,
-                              sizeof(SET_END) - 1);
-    return append_between(at, GET_HEAD, sizeof(GET_HEAD) - 1, offset, GET_END,
-                          sizeof(GET_END) - 1);
-}
-
-static char *no_offset(void)
-{
-    PyErr_SetString(PyExc_ValueError, "offsets must be whole numbers below 2^32");
-    return NULL;
-}
-
-/* Return a number of a list, 2^32 for what is no offset. */
-static uint64_t offset_in(PyObject *offsets, Py_ssize_t index)
-{
-    PyObject *number = PyList_GetItem(offsets, index);
-    unsigned long long offset = 1ULL << 32;
-    if (number != NULL && PyLong_Check(number))
-        offset = PyLong_AsUnsignedLongLong(number);
-    PyErr_Clear();
-    return offset >> 32 ? 1ULL << 32 : offset;
-}
-
-/* Append the operations of a list of numbers; NULL: raised. */
-static char *append_list(char *at, PyObject *offsets, Py_ssize_t count, int write)
-{
-    for (Py_ssize_t i = 0; i < count; i++) {
-        uint64_t offset = offset_in(offsets, i);
-        if (offset >> 32)
-            return no_offset();
-        at = append_operation(at, offset, write);
-    }
-    return at;
-}
-
-/* The same for an array of 64-bit words. */
-static char *append_words(char *at, const char *words, Py_ssize_t count, int write)
-{
-    for (Py_ssize_t i = 0; i < count; i++) {
-        uint64_t offset;
-        memcpy(&offset, words + i * (Py_ssize_t)sizeof(offset), sizeof(offset));
-        if (offset >> 32)
-            return no_offset();
-        at = append_operation(at, offset, write);
-    }
-    return at;
-}
-
-/* encode_bitfield(opening, offsets, write): offsets are a list or an array of 64-bit words */
-static PyObject *encode_bitfield(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    char *opening;
-    Py_ssize_t size, count;
-    PyObject *given, *offsets, *command = NULL;
-    Py_buffer view = {0};
-    int write;
-    if (!PyArg_ParseTuple(args, "SOp:encode_bitfield", &given, &offsets, &write) ||
-        PyBytes_AsStringAndSize(given, &opening, &size) < 0)
-        return NULL;
-    int is_list = PyList_Check(offsets);
-    if (!is_list && PyObject_GetBuffer(offsets, &view, PyBUF_SIMPLE) < 0)
-        return NULL;
-    if (!is_list && view.len % (Py_ssize_t)sizeof(uint64_t)) {
-        no_offset();
-        goto end;
-    }
-    count = is_list ? PyList_Size(offsets) : view.len / (Py_ssize_t)sizeof(uint64_t);
-    if (count > (PY_SSIZE_T_MAX - size) / LONGEST_OPERATION) {
-        PyErr_NoMemory();
-        goto end;
-    }
-    char *text = allocate(size + count * LONGEST_OPERATION, 1);
-    if (text != NULL) {
-        memcpy(text, opening, (size_t)size);
-        char *at = is_list ? append_list(text + size, offsets, count, write)
-                           : append_words(text + size, view.buf, count, write);
-        if (at != NULL)
-            command = PyBytes_FromStringAndSize(text, at - text);
-        PyMem_Free(text);
-    }
-end:
-    if (!is_list)
-        PyBuffer_Release(&view);
-    return command;
-}
-
-/* Return the operations of `rows` items from the row `first` on of a batch. */
-static PyObject *operations_of(const Shape *shape, const Batch *batch, Py_ssize_t first,
-                               Py_ssize_t rows, int write, char *text)
-{
-    uint32_t places[MAX_HASHES];
-    char *at = text;
-    for (Py_ssize_t row = first; row < first + rows; row++) {
-        place(shape, batch->digests + item_at(batch, row) * shape->words, places);
-        for (uint32_t i = 0; i < shape->hashes; i++)
-            at = append_operation(at, (uint64_t)places[i] + FIRST_BIT, write);
-    }
-    return PyBytes_FromStringAndSize(text, at - text);
-}
-
-static PyObject *indices_of(const Batch *batch, Py_ssize_t first, Py_ssize_t rows)
-{
-    PyObject *indices = PyList_New(rows);
-    for (Py_ssize_t i = 0; indices != NULL && i < rows; i++) {
-        PyObject *index = PyLong_FromSsize_t(item_at(batch, first + i));
-        if (index == NULL || PyList_SetItem(indices, i, index) < 0)
-            Py_CLEAR(indices);
-    }
-    return indices;
-}
-
-/* operations(items, write, most): parts, each of one shard and of at most `most` items */
+/* operations(digests, write): the shard of the first item, and the operations of all */
 static PyObject *places_operations(PyObject *object, PyObject *args)
 {
     const Shape *shape = &((Places *)object)->shape;
-    PyObject *items, *parts = NULL;
-    Py_ssize_t most;
+    const Py_ssize_t size = shape->words * (Py_ssize_t)sizeof(uint64_t);
+    PyObject *digests, *made = NULL;
+    Py_buffer view;
     int write;
-    Batch batch;
-    if (!PyArg_ParseTuple(args, "Opn:operations", &items, &write, &most))
+    if (!PyArg_ParseTuple(args, "Op:operations", &digests, &write) ||
+        PyObject_GetBuffer(digests, &view, PyBUF_SIMPLE) < 0)
         return NULL;
-    if (most < 1 || most > PY_SSIZE_T_MAX / (MAX_HASHES * LONGEST_OPERATION)) {
-        PyErr_SetString(PyExc_ValueError, "most is out of range");
-        return NULL;
-    }
-    int done = batch_fill(&batch, shape, items);
-    if (done <= 0)
-        return done < 0 ? NULL : Py_NewRef(Py_None);
-    char *text = allocate(smaller(most, batch.count) * shape->hashes, LONGEST_OPERATION);
-    if (text != NULL)
-        parts = PyList_New(0);
-    for (uint32_t shard = 0; parts != NULL && shard < shape->shards; shard++) {
-        Py_ssize_t end = batch.starts[shard + 1];
-        for (Py_ssize_t row = batch.starts[shard]; parts != NULL && row < end; row += most) {
-            Py_ssize_t rows = smaller(most, end - row);
-            PyObject *indices = indices_of(&batch, row, rows);
-            PyObject *operations =
-                indices ? operations_of(shape, &batch, row, rows, write, text) : NULL;
-            PyObject *part =
-                operations ? Py_BuildValue("(IOO)", shard, indices, operations) : NULL;
-            Py_XDECREF(indices);
-            Py_XDECREF(operations);
-            if (part == NULL || PyList_Append(parts, part) < 0)
-                Py_CLEAR(parts);
-            Py_XDECREF(part);
+    Py_ssize_t count = view.len / size;
+    char *text = NULL;
+    if (view.len % size || !count)
+        PyErr_SetString(PyExc_ValueError, "the digests have another length");
+    else if (count <= PY_SSIZE_T_MAX / (MAX_HASHES * LONGEST_OPERATION))
+        text = allocate(count * shape->hashes, LONGEST_OPERATION);
+    if (text != NULL) {
+        uint64_t words[MAX_HASHES];
+        uint32_t places[MAX_HASHES], shard = 0;
+        char *at = text;
+        for (Py_ssize_t row = 0; row < count; row++) {
+            memcpy(words, (char *)view.buf + row * size, (size_t)size);
+            if (row == 0)
+                shard = shard_of(shape, words[0]);
+            place(shape, words, places);
+            for (uint32_t i = 0; i < shape->hashes; i++)
+                at = append_operation(at, (uint64_t)places[i] + FIRST_BIT, write);
         }
+        PyObject *operations = PyBytes_FromStringAndSize(text, at - text);
+        if (operations != NULL)
+            made = Py_BuildValue("(IN)", shard, operations);
+        PyMem_Free(text);
     }
-    PyMem_Free(text);
-    batch_free(&batch);
-    return parts;
+    PyBuffer_Release(&view);
+    return made;
 }
 
 /* read_bits(reply, hashes): for each item whether any of its `hashes` bits is 0; a header comes first */
@@ -902,7 +785,7 @@ static PyMethodDef places_methods[] = {
     {"digests", places_digests, METH_VARARGS,
      "Write the digests of items; False: an item is neither str nor bytes, or has no UTF-8 form."},
     {"operations", places_operations, METH_VARARGS,
-     "Return shard, places of the items and operations of BITFIELD, in parts; None: Python has to."},
+     "Return the shard of the first of some digests, and the operations of BITFIELD for all."},
     {"place", places_place, METH_VARARGS, "Write the shards and the offsets of n digests."},
     {NULL, NULL, 0, NULL},
 };
@@ -957,7 +840,6 @@ static PyType_Spec bits_spec = {
 };
 
 static PyMethodDef functions[] = {
-    {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of some offsets."},
     {"read_bits", read_bits, METH_VARARGS, "Return which items of a BITFIELD had a bit of 0."},
     {NULL, NULL, 0, NULL},
 };

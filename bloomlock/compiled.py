@@ -23,7 +23,6 @@ class Core(NamedTuple):
 
     places: type[_speed.Places]
     bits: type[_speed.Bits]
-    encode_bitfield: Callable[[bytes, list[int] | _speed.Buffer, bool], bytes]
     read_bits: Callable[[list[int], int], list[bool]]
 
 
@@ -43,7 +42,6 @@ def find_core() -> Core | None:
     return Core(
         found.Places,
         found.Bits,
-        found.encode_bitfield,
         found.read_bits,
     )
 

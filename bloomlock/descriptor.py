@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import sizing
 from .errors import ConfigurationError
 from .hashing import Hasher
-from .native import NativeHasher
-from .sizing import FIRST_BIT, FIRST_BYTE
+from .sizing import FIRST_BIT, FIRST_BYTE, MIN_SHARD_BITS
 from .slices import Slice, SlicedHasher
 
 if TYPE_CHECKING:
@@ -167,7 +166,8 @@ class Descriptor:
         """Return the hasher that places items in this filter; its key has to be known."""
         size = self.size
         if self.native:
-            return NativeHasher(size.shard_bits, size.num_hashes, size.shards)
+            # The server places the bits; only the shard of an item is decided here.
+            return Hasher(MIN_SHARD_BITS, size.num_hashes, size.shards)
         if self.slices:
             return self.sliced_hasher()
         return Hasher(size.shard_bits, size.num_hashes, size.shards, self.seeds, key=self._secret)

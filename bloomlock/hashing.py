@@ -33,7 +33,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from functools import cache
-from struct import Struct
+from struct import Struct, pack
 from typing import TYPE_CHECKING, cast, overload
 
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
@@ -41,7 +41,7 @@ from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
 from .arrays import np
 from .compiled import core
 from .errors import ConfigurationError
-from .hash_keys import DIGEST_BYTES, keyed_digest
+from .hash_keys import keyed_digest
 from .sizing import FIRST_BIT
 
 if TYPE_CHECKING:
@@ -50,13 +50,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Words = npt.NDArray[np.uint64]
-    Located = Mapping[int, tuple[Sequence[int], Sequence[Sequence[int]]]]
 
 DEFAULT_SEED = 0
 
 ITEMS_PER_SLICE = 2**12
 OFFSETS_PER_SLICE = 2**16
 """Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
+
+FEW_OFFSETS = 256
+"""So few are quicker computed one by one than in arrays."""
 
 _HALVES = Struct("<QQ")
 
@@ -231,31 +233,23 @@ class Hasher:
             y += z + step
         return (h1 * self.shards) >> 64, offsets
 
-    def locate_each(self, items: Sequence[bytes]) -> Located:
-        """Return for each shard that has any of some encoded items where they stand, and offsets.
+    def shard_of(self, data: bytes) -> int:
+        """Return the shard of one encoded item."""
+        return 0 if self.shards == 1 else self.locate(data)[0]
 
-        Cost: as `locate` for each of them.
-        """
-        if self.shards == 1:
-            return {0: (range(len(items)), [self.locate(item)[1] for item in items])}
-        located: dict[int, tuple[list[int], list[Sequence[int]]]] = {}
-        for index, item in enumerate(items):
-            number, offsets = self.locate(item)
-            indices, rows = located.setdefault(number, ([], []))
-            indices.append(index)
-            rows.append(offsets)
-        return located
+    def by_shard(self, items: Sequence[bytes]) -> Mapping[int, Sequence[int]]:
+        """Return for each shard which of some encoded items it has, by their indices."""
+        if self.shards == 1 and items:
+            return {0: range(len(items))}
+        return group(self._shards_of(self.digests(items)[:, 0]))
 
     def identify(self, data: bytes) -> bytes:
         """Return 128 bits that stand for an encoded item, whatever the seeds."""
         return self._digest(data)
 
-    def identities(self, items: Sequence[bytes], digests: Words) -> list[bytes]:
-        """Return what `identify` gives for many encoded items, whose digests are known."""
-        if self.seeds is not None:
-            return list(map(self._digest, items))
-        data = np.ascontiguousarray(digests).astype("<u8", copy=False).tobytes()
-        return [data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES)]
+    def digest_of(self, item: bytes) -> bytes | Words:
+        """Return the words of `digests` for one encoded item."""
+        return self._digest(item) if self.seeds is None else self.digests([item])
 
     def digests(self, items: Sequence[bytes]) -> Words:
         """Return the digests of many encoded items, which `place` turns into offsets.
@@ -301,6 +295,20 @@ class Hasher:
         offsets = self._seeded(digests) if self.seeds else self._enhanced(digests)
         offsets += np.uint64(FIRST_BIT)
         return self._shards_of(digests[:, 0]), offsets
+
+    def rows(self, items: Sequence[bytes]) -> Words:
+        """Return the offsets of many encoded items, all of one shard: n rows of k."""
+        return self.place(self.digests(items))[1]
+
+    def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:  # noqa: ARG002
+        """Return the offsets of encoded items, all of one shard, four bytes each, big-endian.
+
+        Of a filter with slices in the first `count` slices, the oldest first.
+        """
+        if len(items) * self.num_hashes > FEW_OFFSETS:
+            return self.rows(items).astype(">u4").tobytes()
+        offsets = [offset for item in items for offset in self.locate(item)[1]]
+        return pack(f">{len(offsets)}I", *offsets)
 
     def _shards_of(self, first: Words) -> Words:
         if self.shards == 1:
@@ -348,6 +356,17 @@ def _modulo(words: Words, divisor: np.uint64) -> Words:
     # NumPy divides by one number with vector instructions, but has none for the remainder.
     remainder: Words = words - words // divisor * divisor
     return remainder
+
+
+def group(numbers: Words) -> dict[int, list[int]]:
+    """Return for each number at which indices it stands, in order.
+
+    >>> group(np.array([5, 2, 5], np.uint64))
+    {2: [1], 5: [0, 2]}
+    """
+    found, counts = np.unique(numbers, return_counts=True)
+    parts = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts))
+    return {number: part.tolist() for number, part in zip(found.tolist(), parts, strict=False)}
 
 
 def halves(digests: Iterable[bytes]) -> Words:

@@ -1,4 +1,4 @@
-"""The Bloom filters that a server has itself (BF.*): their size and their hasher. Pure.
+"""The Bloom filters that a server has itself (BF.*): their size. Pure.
 
 The server hashes the items and decides how many bits they get. What is computed here is what
 RedisBloom does: a filter that can grow is made for half of the error rate, because each part that
@@ -10,20 +10,9 @@ https://redis.io/docs/latest/develop/data-types/probabilistic/bloom-filter/
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
 
-from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
-
-from .arrays import np
 from .errors import ConfigurationError
-from .hashing import DEFAULT_SEED, halves
 from .sizing import MAX_SHARDS, Size, shard_capacity
-from .slices import ItemHasher
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .hashing import Words
 
 MAX_ITEMS = 2**30
 """Items that one key may be made for."""
@@ -55,26 +44,3 @@ def size_for(capacity: int, error_rate: float, shards: int | None = None) -> Siz
         f"capacity is {capacity}: with strategy='native' one shard may hold 2^30 items, and "
         f"{shards or MAX_SHARDS} of them not as many"
     )
-
-
-class NativeHasher(ItemHasher):
-    """What stands in for a hasher where the server hashes the items itself."""
-
-    def __init__(self, shard_bits: int, num_hashes: int, shards: int = 1) -> None:
-        super().__init__(shard_bits, num_hashes, shards)
-        self.compiled = None
-
-    def shard_of(self, data: bytes) -> int:
-        h1, _ = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
-        return (h1 * self.shards) >> 64
-
-    def digests(self, items: Sequence[bytes]) -> Words:
-        rows = np.empty(len(items), object)
-        rows[:] = list(items)
-        return cast("Words", rows)
-
-    def place(self, digests: Words) -> tuple[Words, Words]:
-        if self.shards == 1:
-            return np.zeros(len(digests), np.uint64), digests
-        words = halves(mmh3_x64_128_digest(item) for item in digests.tolist())
-        return self._shards_of(np.ascontiguousarray(words[:, 0])), digests

@@ -24,16 +24,15 @@ differ from slice to slice. If it does not, nothing is done, and it hears the nu
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from .arrays import np
-from .hashing import Hasher
+from .hashing import FEW_OFFSETS, Hasher
 from .sizing import FIRST_BIT, FIRST_BYTE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .hashing import Located, Words
 
 LAG = 16
 """A sixteenth of a slice is for items that are added before its fill is looked at again."""
@@ -144,26 +143,11 @@ def slices_in(start: bytes | memoryview) -> int:
     return 1 + int(number)
 
 
-class ItemHasher(Hasher):
-    """Decides on the shard of an item. A row is the item, and not its offsets."""
-
-    def shard_of(self, data: bytes) -> int:
-        raise NotImplementedError
-
-    def locate(self, data: bytes) -> tuple[int, list[int]]:
-        return 0 if self.shards == 1 else self.shard_of(data), cast("list[int]", data)
-
-    def locate_each(self, items: Sequence[bytes]) -> Located:
-        if self.shards == 1:
-            return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
-        return super().locate_each(items)
-
-
-class SlicedHasher(ItemHasher):
+class SlicedHasher(Hasher):
     """Places items in slices, each with bits and hash functions of its own.
 
-    It decides on the shard, as any other. A row is the item: where its bits are follows from how
-    many slices the shard has. All slices of a window have the same bits of an item.
+    Where the bits of an item are follows from how many slices its shard has. All slices of a window
+    have the same bits of an item.
 
     `epoch_us` is 0 for a filter that grows; the seeds are those of a window.
     """
@@ -188,12 +172,6 @@ class SlicedHasher(ItemHasher):
             for part in different
         ]
 
-    def shard_of(self, data: bytes) -> int:
-        return self._parts[0][0].locate(data)[0]
-
-    def place(self, digests: Words) -> tuple[Words, Words]:
-        return self._shards_of(digests[:, 0]), digests
-
     def offsets(self, data: bytes, count: int) -> list[int]:
         """Return the bit offsets of one encoded item in the first slices, the oldest first.
 
@@ -207,14 +185,12 @@ class SlicedHasher(ItemHasher):
             found += [offset + shift for offset in offsets] if shift else offsets
         return found
 
-    def packed(self, items: Sequence[bytes], count: int) -> bytes:
-        """Return the offsets of few items, four bytes each."""
-        found = [offset for item in items for offset in self.offsets(item, count)]
-        return struct.pack(f">{len(found)}I", *found)
-
-    def packed_rows(self, digests: Words, count: int) -> bytes:
-        """Return the same for the digests of many items."""
-        parts = [
-            hasher.place(digests)[1] + np.uint64(shift) for hasher, shift in self._parts[:count]
-        ]
-        return np.concatenate(parts, axis=1).astype(">u4").tobytes()
+    def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:
+        """See Hasher.packed."""
+        parts = self._parts[:count]
+        if len(items) * sum(self.hashes[:count]) <= FEW_OFFSETS:
+            found = [offset for item in items for offset in self.offsets(item, count)]
+            return struct.pack(f">{len(found)}I", *found)
+        digests = self.digests(items)
+        rows = [hasher.place(digests)[1] + np.uint64(shift) for hasher, shift in parts]
+        return np.concatenate(rows, axis=1).astype(">u4").tobytes()

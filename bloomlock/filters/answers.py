@@ -55,8 +55,7 @@ def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
         return answer
     asked = state.ask_near(view) if state.caching is not None else None
     if not view.discards:
-        number, offsets = view.hasher.locate(data)
-        segment = yield from strategy.one(view.shards[number], offsets, write=write)
+        segment = yield from strategy.one(view.shards, view.hasher, data, write=write)
     else:
         segment = yield from tombstones.ask_one(view, strategy, data, write=write)
     _, header, missing, error = segment
@@ -224,9 +223,9 @@ def _ask(
 ) -> Core[list[bool]]:
     count, fill, answered = len(chunk.items), state.fill, None
     is_careful = write and fill.refuse and (fill.refusing or count > fill.until_look)
-    if not (view.discards or is_careful) and count <= strategy.few_items(view.hasher):
+    if not (view.discards or is_careful):
         # What Operation does, without its costs where all is as expected.
-        answered = yield from strategy.few_each(view.shards, view.hasher, chunk.items, write=write)
+        answered = yield from strategy.ask(view.shards, view.hasher, chunk.items, write=write)
         found = _read_few(view, answered, count, write=write)
         if found is not None:
             if write and fill.due(sum(found) if strategy.has_answers else count):

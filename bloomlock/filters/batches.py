@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
-from bloomlock.hashing import pick
+from bloomlock.hashing import FEW_OFFSETS, pick
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
 
@@ -223,8 +223,8 @@ def _choose(
     by_bitmap = others.bitmap if exact else others.merge
     if route == "auto":
         bits = count * view.descriptor.size.num_hashes
-        # Another route begins far beyond what goes without arrays.
-        if count == 1 or bits <= own.few_bits:
+        # Another route begins far beyond these.
+        if bits <= FEW_OFFSETS:
             return own
         # Of n items in S shards some shards have none.
         shards = min(len(view.shards), count)

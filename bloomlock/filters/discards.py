@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from bloomlock.descriptor import has_discards, unflagged
 from bloomlock.effects import ConnectionLost
 from bloomlock.errors import OutcomeUnknownError, PartialResultError, batch_error
-from bloomlock.hashing import encode_item, encode_items
+from bloomlock.hashing import encode_item, encode_items, pick
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import answer_of
 from bloomlock.strategies.sliced import DISCARD as OPERATION
-from bloomlock.strategies.sliced import Items, ask_each, ask_shard
+from bloomlock.strategies.sliced import ask_shard
 
 from .batches import Chunk, fail_after
 from .follow import Operation
@@ -128,17 +128,26 @@ class _Discards:
         shards, hasher = view.in_slices()
         some = [self._items[index] for index in left]
         # Sent once: the answer to what was discarded by a first try would be False.
-        answered = yield from ask_each(shards, hasher, some, OPERATION)
+        by_shard = hasher.by_shard(some)
+        answered = yield from in_parallel(
+            [
+                ask_shard(shards[number], hasher, pick(some, indices), OPERATION)
+                for number, indices in by_shard.items()
+            ]
+        )
         is_over = False
         failure: Exception | None = None
-        for indices, (segment,) in answered:
-            error = segment.error
-            if isinstance(error, ConnectionLost) and error.sent:
-                self._lost.append(error)
-            elif error is not None:
-                failure = failure or error
-            elif not self._take(view, [left[index] for index in indices], segment):
-                is_over = True
+        for indices, segments in zip(by_shard.values(), answered, strict=True):
+            rest = iter(indices)
+            for segment in segments:
+                mine = [left[index] for index in islice(rest, segment.rows)]
+                error = segment.error
+                if isinstance(error, ConnectionLost) and error.sent:
+                    self._lost.append(error)
+                elif error is not None:
+                    failure = failure or error
+                elif not self._take(view, mine, segment):
+                    is_over = True
         if self._lost or failure is not None:
             answer_of(self._lost[0] if self._lost else failure, NEEDS)
         return None if is_over else True
@@ -166,8 +175,8 @@ class _Discards:
     def _flag_all(self, view: View) -> Core[bool]:
         """Set the flag in all shards; False: the filter is of another generation, or broken."""
         shards, hasher = view.in_slices()
-        asked = [ask_shard(shard, Items(hasher, []), [], OPERATION) for shard in shards]
-        for ((_, (segment,)),) in (yield from in_parallel(asked)):
+        asked = [ask_shard(shard, hasher, [], OPERATION) for shard in shards]
+        for (segment,) in (yield from in_parallel(asked)):
             if segment.error is not None:
                 answer_of(segment.error, NEEDS)
             if unflagged(segment.header) != view.header or segment.missing is None:

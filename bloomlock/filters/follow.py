@@ -37,7 +37,6 @@ from bloomlock.errors import (
     PartialResultError,
     batch_error,
 )
-from bloomlock.parallel import in_parallel
 from bloomlock.strategies import Segment
 
 from . import tombstones
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from bloomlock.hashing import Hasher
     from bloomlock.strategies import Strategy
 
     from .batches import Results
@@ -111,8 +109,6 @@ class Operation:
         self._added_elsewhere = np.zeros(count, np.bool_)
         self._is_tested = np.zeros(count, np.bool_)
         self._again: list[Indices] = []
-        self._digests: Any = None
-        self._hasher: Hasher | None = None
 
     def run(self, view: View, answered: Answered | None = None) -> Core[list[bool]]:
         """Exchange, read the answers, and follow the filter where it went, until all is known.
@@ -225,31 +221,13 @@ class Operation:
 
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
-        strategy, write = self._strategy, self._write
-        if view.discards or todo.size <= strategy.few_items(view.hasher):
-            items = [self._chunk.items[index] for index in todo.tolist()]
-            if view.discards:
-                each = yield from tombstones.ask(view, strategy, items, write=write)
-            else:
-                each = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
-            return [(todo[indices], segments) for indices, segments in each]
-        if self._hasher is not view.hasher:
-            # Another view's hasher may have other seeds.
-            self._hasher, self._digests = view.hasher, view.hasher.digests(self._chunk.items)
-        numbers, rows = view.hasher.place(self._digests[todo])
-        if len(view.shards) == 1:
-            return [(todo, (yield from strategy.many(view.shards[0], rows, write=write)))]
-        order = np.argsort(numbers, kind="stable")
-        todo, rows = todo[order], rows[order]
-        counts = np.bincount(numbers.astype(np.intp))
-        ends = np.cumsum(counts)
-        indices, cores = [], []
-        for number in np.flatnonzero(counts).tolist():
-            mine = slice(ends[number] - counts[number], ends[number])
-            indices.append(todo[mine])
-            cores.append(strategy.any_number(view.shards[number], rows[mine], write=write))
-        most = strategy.shards_at_once(view.shards[0], write=write)
-        return list(zip(indices, (yield from in_parallel(cores, most)), strict=True))
+        items = [self._chunk.items[index] for index in todo.tolist()]
+        if view.discards:
+            each = yield from tombstones.ask(view, self._strategy, items, write=self._write)
+        else:
+            ask = self._strategy.ask
+            each = yield from ask(view.shards, view.hasher, items, write=self._write)
+        return [(todo[indices], segments) for indices, segments in each]
 
     def _heed_flag(self, view: View, parts: list[Part]) -> Core[tuple[View, list[Part]]]:
         """Settle what shards with discarded items answered to a view that had not heard of these.
@@ -371,7 +349,6 @@ class Operation:
             self._results = np.append(self._results, np.full(more, NOT_DONE, np.int8))
             self._added_elsewhere = np.append(self._added_elsewhere, np.zeros(more, np.bool_))
             self._is_tested = np.append(self._is_tested, np.zeros(more, np.bool_))
-            self._hasher = None
 
     def _follow(self, view: View, stale: list[Part]) -> Core[View]:
         """Find out where the filter went; return the view to go on with."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import GENERATION_BITS
-from bloomlock.sizing import FIRST_BIT
 from bloomlock.slices import SlicedHasher, SliceState
 from bloomlock.strategies import Shard
 from bloomlock.strategies.bitmap import image_bytes
@@ -48,11 +47,8 @@ class View:
     @classmethod
     def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
         header, size, hasher = descriptor.header, descriptor.size, descriptor.hasher()
-        digits = len(str(FIRST_BIT + size.shard_bits - 1))
-        shards = tuple(
-            Shard(keys.bits(number), header, digits, size.shard_bits)
-            for number in range(size.shards)
-        )
+        bits = size.shard_bits
+        shards = tuple(Shard(keys.bits(n), header, bits) for n in range(size.shards))
         whole = sum(map(image_bytes, shards))
         if isinstance(hasher, SlicedHasher):
             shards = tuple(shard._replace(slices=SliceState(hasher)) for shard in shards)

@@ -11,7 +11,6 @@ from bloomlock.hashing import encode_items
 from bloomlock.keys import discards_key
 from bloomlock.scripts import Script, answer_of
 from bloomlock.slices import plain_layout
-from bloomlock.strategies.lua import pack_one
 from bloomlock.strategies.sliced import state_of
 
 from .claims import refuse_full
@@ -85,9 +84,9 @@ def _head(
     places: dict[int, list[bytes]] = {} if encoded else {0: []}
     which = []
     for data in encoded:
-        number, offsets = hasher.locate(data)
+        number = hasher.shard_of(data)
         state = view.shards[number].slices
-        packed = pack_one(offsets) if state is None else state.hasher.packed([data], state.count)
+        packed = hasher.packed([data], 1 if state is None else state.count)
         places.setdefault(number, []).append(packed)
         which.append(1 + list(places).index(number))
     shards = [view.shards[number] for number in places]

@@ -28,6 +28,7 @@ from bloomlock.delivery import collect
 from bloomlock.descriptor import DISCARDED, HEADER_BYTES, unflagged
 from bloomlock.effects import ConnectionLost, Pipeline, Request
 from bloomlock.hash_keys import DIGEST_BYTES
+from bloomlock.hashing import pick
 from bloomlock.keys import PREPARED_SECONDS, discards_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, named_error
@@ -35,7 +36,7 @@ from bloomlock.strategies import Segment
 from bloomlock.strategies.base import error_of, header_command, header_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from bloomlock.commands import Replies
     from bloomlock.effects import Core, Step, Writes
@@ -63,14 +64,11 @@ def sentinel(header: int) -> bytes:
 
 def ask_one(view: View, strategy: Strategy, data: bytes, *, write: bool) -> Core[Segment]:
     """Do what Strategy.one does, beside the tombstones."""
+    core = strategy.one(view.shards, view.hasher, data, write=write)
     if view.descriptor.slices:
-        number, row = view.hasher.locate(data)
-        segment = yield from strategy.one(view.shards[number], row, write=write)
-        return final(view, segment)
+        return final(view, (yield from core))
     identity = view.hasher.identify(data)
-    number, offsets = view.hasher.locate(data)
-    shard = view.shards[number]
-    core = strategy.one(shard, offsets, write=write)
+    shard = view.shards[view.hasher.shard_of(data)]
     looked, segment = yield from _looked_up_first(shard, [identity], core)
     header, missing = segment.header, segment.missing
     if header == view.header | DISCARDED and missing is not None and looked is not None:
@@ -83,29 +81,24 @@ def ask_one(view: View, strategy: Strategy, data: bytes, *, write: bool) -> Core
 
 
 def ask(view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool) -> Core[Answered]:
-    """Do what Strategy.many does for items of any shards, beside the tombstones."""
+    """Do what Strategy.ask does for items of any shards, beside the tombstones."""
     if view.descriptor.slices:
-        found = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
+        found = yield from strategy.ask(view.shards, view.hasher, items, write=write)
         return [
             (indices, [final(view, segment) for segment in segments]) for indices, segments in found
         ]
-    digests = view.hasher.digests(items)
-    identities = view.hasher.identities(items, digests)
-    numbers, rows = view.hasher.place(digests)
-    parts = []
-    for number, indices in _by_shard(numbers.tolist()).items():
-        mine = [identities[index] for index in indices]
-        core = strategy.any_number(view.shards[number], rows[indices], write=write)
-        parts.append((number, indices, mine, core))
-    steps = [
-        _ask_shard(view, view.shards[number], mine, core, write=write)
-        for number, _, mine, core in parts
-    ]
+    by_shard = view.hasher.by_shard(items)
+    steps = []
+    for number, indices in by_shard.items():
+        shard, mine = view.shards[number], pick(items, indices)
+        core = strategy.ask_shard(shard, view.hasher, mine, write=write)
+        identities = list(map(view.hasher.identify, mine))
+        steps.append(_ask_shard(view, shard, identities, core, write=write))
     most = strategy.shards_at_once(view.shards[0], write=write)
     answered = yield from in_parallel(steps, most)
     return [
         ([indices[row] for row in some], segments)
-        for (_, indices, _, _), answers in zip(parts, answered, strict=True)
+        for indices, answers in zip(by_shard.values(), answered, strict=True)
         for some, segments in answers
     ]
 
@@ -119,12 +112,11 @@ def final(view: View, segment: Segment) -> Segment:
 
 def settle_all_set(view: View, items: Sequence[bytes], *, write: bool) -> Core[Answered]:
     """Answer items whose bits are all set in this generation, as a reply with the flag has said."""
-    identities = [view.hasher.identify(item) for item in items]
-    by_shard = _by_shard(view.hasher.locate(item)[0] for item in items)
+    by_shard = view.hasher.by_shard(items)
     steps = []
     for number, indices in by_shard.items():
         found = Segment(len(indices), view.header | DISCARDED, [False] * len(indices))
-        mine = [identities[index] for index in indices]
+        mine = list(map(view.hasher.identify, pick(items, indices)))
         steps.append(settle(view, view.shards[number], mine, [found], None, write=write))
     answered = yield from in_parallel(steps)
     return [
@@ -132,13 +124,6 @@ def settle_all_set(view: View, items: Sequence[bytes], *, write: bool) -> Core[A
         for indices, answers in zip(by_shard.values(), answered, strict=True)
         for some, segments in answers
     ]
-
-
-def _by_shard(numbers: Iterable[int]) -> dict[int, list[int]]:
-    by_shard: dict[int, list[int]] = {}
-    for index, number in enumerate(numbers):
-        by_shard.setdefault(number, []).append(index)
-    return by_shard
 
 
 def _ask_shard(

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bloomlock.commands import Command
+    from bloomlock.hashing import Hasher, Words
 
-    from .base import Rows, Shard
+    from .base import Shard
 
     Bytes = npt.NDArray[np.uint8]
     Call = Callable[[Sequence[str], Sequence[str | bytes | int]], bytes]
@@ -65,9 +66,11 @@ class BitmapStrategy(Strategy):
     name = "bitmap"
     has_free_repeats = True
 
-    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.many."""
-        return [(yield from _exchange(shard, rows, write))]
+    def ask_shard(
+        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[list[Segment]]:
+        """See Strategy.ask_shard."""
+        return [(yield from _exchange(shard, hasher.rows(items), write))]
 
     def shards_at_once(self, shard: Shard, *, write: bool) -> int:  # noqa: ARG002 - images are large
         """See Strategy.shards_at_once."""
@@ -79,15 +82,17 @@ class MergeStrategy(BitmapStrategy):
 
     has_answers = False
 
-    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.many."""
+    def ask_shard(
+        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[list[Segment]]:
+        """See Strategy.ask_shard."""
         if not write:
-            return (yield from super().many(shard, rows, write=write))
+            return (yield from super().ask_shard(shard, hasher, items, write=write))
         image = np.zeros(image_bytes(shard), np.uint8)
-        set_rows(image, rows)
+        set_rows(image, hasher.rows(items))
         segment = yield from merge_image(shard, image)
-        missing = None if segment.missing is None else np.zeros(len(rows), np.bool_)
-        return [segment._replace(rows=len(rows), missing=missing)]
+        missing = None if segment.missing is None else np.zeros(len(items), np.bool_)
+        return [segment._replace(rows=len(items), missing=missing)]
 
 
 def merge_image(
@@ -121,7 +126,7 @@ def _parts(size: int) -> list[range]:
     return [range(start, min(start + PART_BYTES, size)) for start in starts]
 
 
-def _exchange(shard: Shard, rows: Rows, write: bool) -> Core[Segment]:
+def _exchange(shard: Shard, rows: Words, write: bool) -> Core[Segment]:
     size = image_bytes(shard)
     if write:
         image = np.zeros(size, np.uint8)

@@ -46,7 +46,9 @@ from .setbit import TransactionStrategy, decode_transaction, encode_transaction
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from .base import Rows, Shard
+    from bloomlock.hashing import Hasher
+
+    from .base import Shard
 
 
 logger = logging.getLogger("bloomlock.locks")
@@ -110,14 +112,19 @@ class LockStrategy(Strategy):
         self._missing: set[str] = set()
         self._transaction = TransactionStrategy()
 
-    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.many; a test needs no lock."""
+    def ask_shard(
+        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[list[Segment]]:
+        """See Strategy.ask_shard; a test needs no lock."""
         if not write:
-            return (yield from self._transaction.many(shard, rows, write=False))
+            return (yield from self._transaction.ask_shard(shard, hasher, items, write=False))
         places: dict[LockKeys, list[int]] = {}
-        for index, first in enumerate(rows[:, 0].tolist()):
-            places.setdefault(self._lock_of(shard.key, first), []).append(index)
-        update = _Update(shard, rows, places)
+        for index, item in enumerate(items):
+            # The same item has the same stripe everywhere. The sum of the offsets would leave three
+            # of four stripes out for some k: its terms have common factors with their number.
+            stripe = hasher.locate(item)[1][0] % self._stripes
+            places.setdefault(stripe_keys(shard.key, stripe), []).append(index)
+        update = _Update(shard, hasher, items, places)
         if self._factory is not None:
             yield from self._under_foreign_locks(update, self._factory)
         else:
@@ -189,11 +196,6 @@ class LockStrategy(Strategy):
             raise
         return (yield from _watch([keys], asking.token)) if got else []
 
-    def _lock_of(self, key: str, first_offset: int) -> LockKeys:
-        # The same item has the same stripe everywhere. The sum of the offsets would leave three of
-        # four stripes out for some k: its terms have common factors with their number.
-        return stripe_keys(key, first_offset % self._stripes)
-
 
 def _enter(factory: Callable[[str], Any], name: str) -> Core[Exception | None]:
     """Enter the lock of a name; return the exception that entering raised, or None."""
@@ -206,29 +208,36 @@ def _enter(factory: Callable[[str], Any], name: str) -> Core[Exception | None]:
 
 
 class _Update:
-    """Rows that wait for their locks, and the answers so far.
+    """Items that wait for their locks, and the answers so far.
 
     Attributes:
-        results: For each row its answer, or None.
-        waiting: The locks of rows without an answer.
+        results: For each item its answer, or None.
+        waiting: The locks of items without an answer.
     """
 
-    def __init__(self, shard: Shard, rows: Rows, places: dict[LockKeys, list[int]]) -> None:
-        self.results: list[Segment | None] = [None] * len(rows)
+    def __init__(
+        self,
+        shard: Shard,
+        hasher: Hasher,
+        items: Sequence[bytes],
+        places: dict[LockKeys, list[int]],
+    ) -> None:
+        self.results: list[Segment | None] = [None] * len(items)
         self.waiting = set(places)
         self._places = places
         self._shard = shard
-        self._rows = rows
+        self._hasher = hasher
+        self._items = items
 
     def fail(self, locks: Iterable[LockKeys], error: Exception) -> None:
-        """Answer the rows of these locks with an error."""
+        """Answer the items of these locks with an error."""
         for keys in locks:
             self.waiting.discard(keys)
             for index in self._places[keys]:
                 self.results[index] = Segment(1, error=error)
 
     def carry_out_watched(self, locks: list[LockKeys], token: bytes) -> Core[None]:
-        """Update the rows of locks that are held and watched; those of a lock that is lost wait on.
+        """Update the items of locks that are held and watched; where one is lost they wait on.
 
         An update that WATCH refused has not happened.
         """
@@ -238,9 +247,10 @@ class _Update:
             locks = yield from _watch(locks, token)
 
     def carry_out(self, locks: list[LockKeys]) -> Core[RedisError | None]:
-        """Update the rows of these locks, or return why EXEC did nothing and may do it later."""
+        """Update the items of these locks, or return why EXEC did nothing and may do it later."""
         indices = [index for keys in locks for index in self._places[keys]]
-        commands = encode_transaction(self._shard, self._rows[indices], write=True)
+        some = [self._items[index] for index in indices]
+        commands = encode_transaction(self._shard, self._hasher, some, write=True)
         replies = yield from collect(Request(self._shard.key, commands), repeatable=False)
         segment = decode_transaction(replies, len(indices))
         if isinstance(segment.error, (WatchError, *PASSING)):

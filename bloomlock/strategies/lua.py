@@ -1,18 +1,15 @@
 """One script call per update: header checked, bits tested and set, atomic as a whole.
 
-The items of a call are one packed argument, and their answers one packed reply. A row is its
-offsets, four bytes each, big-endian.
+The items of a call are one packed argument, and their answers one packed reply.
 """
 
 from __future__ import annotations
 
-import struct
 from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.arrays import np
 from bloomlock.delivery import collect
 from bloomlock.effects import Core, Pipeline, Request
 from bloomlock.scripts import Script
@@ -23,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from bloomlock.commands import Replies
+    from bloomlock.hashing import Hasher
 
-    from .base import Rows, Shard
+    from .base import Shard
 
 BITS_PER_CALL = 4096
 """About 1.4 ms of the server's time."""
@@ -40,25 +38,21 @@ class LuaStrategy(Strategy):
     name = "lua"
     bits_per_exchange = 2**18
 
-    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.many; several calls are on their way at once."""
-        size = max(1, BITS_PER_CALL // int(rows.shape[1]))
-        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-        calls = Calls(
-            _BITS,
-            [shard.key],
-            [partial(_arguments, shard, write, rows.shape[1], part) for part in parts],
-        )
+    def ask_shard(
+        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[list[Segment]]:
+        """See Strategy.ask_shard; several calls are on their way at once."""
+        size = max(1, BITS_PER_CALL // hasher.num_hashes)
+        parts = [items[start : start + size] for start in range(0, len(items), size)]
+        header, *others = shard.headers
+        width = OFFSET_BYTES * hasher.num_hashes
+
+        def arguments(some: Sequence[bytes]) -> list[bytes | int]:
+            return [header, int(write), width, hasher.packed(some), *others]
+
+        calls = Calls(_BITS, [shard.key], [partial(arguments, part) for part in parts])
         replies = yield from calls.run(repeatable=not write)
         return [_segment(reply, len(part)) for part, reply in zip(parts, replies, strict=True)]
-
-    def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
-        """See Strategy.one."""
-        header, *others = shard.headers
-        width, places = OFFSET_BYTES * len(offsets), pack_one(offsets)
-        arguments: list[str | bytes | int] = [header, int(write), width, places, *others]
-        (reply,) = yield from _BITS.call([([shard.key], arguments)], repeatable=not write)
-        return _segment(reply, 1)
 
 
 class Calls:
@@ -96,13 +90,10 @@ class Calls:
 
     def run(self, *, repeatable: bool) -> Core[Replies]:
         """Carry them out; those that found no script, so did nothing, again with the source."""
+        request: Request | Pipeline = Pipeline(self._keys[0], self)
         if len(self) == 1:
-            return (
-                yield from self._script.call(
-                    [(self._keys, self._arguments[0]())], repeatable=repeatable
-                )
-            )
-        replies = yield from collect(Pipeline(self._keys[0], self), repeatable=repeatable)
+            request = Request(self._keys[0], next(iter(self)))
+        replies = yield from collect(request, repeatable=repeatable)
         for index, reply in enumerate(replies):
             if isinstance(reply, NoScriptError):
                 command = self._script.by_source(self._keys, self._arguments[index]())
@@ -111,34 +102,9 @@ class Calls:
         return replies
 
 
-def _arguments(shard: Shard, write: bool, hashes: int, rows: Rows) -> tuple[bytes | int, ...]:
-    header, *others = shard.headers
-    return header, int(write), OFFSET_BYTES * hashes, pack(rows), *others
-
-
 def _segment(reply: object, count: int) -> Segment:
     if not isinstance(reply, list):
         return Segment(count, error=error_of(reply))
     header, *flags = reply
-    missing = np.frombuffer(flags[0], np.uint8) == ord("1") if flags else None
+    missing = [flag == ord("1") for flag in flags[0]] if flags else None
     return Segment(count, header_from_bytes(header), missing)
-
-
-def pack(rows: Rows) -> bytes:
-    """Return the rows of many items, one after the other.
-
-    Cost: 0.01 microseconds a bit.
-
-    >>> pack(np.array([[64, 319]], np.uint64)).hex(" ", 4)
-    '00000040 0000013f'
-    """
-    return rows.astype(">u4").tobytes()
-
-
-def pack_one(offsets: Sequence[int]) -> bytes:
-    """Return the row of one item.
-
-    >>> pack_one([64, 319]).hex(" ", 4)
-    '00000040 0000013f'
-    """
-    return struct.pack(f">{len(offsets)}I", *offsets)

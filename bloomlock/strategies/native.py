@@ -11,14 +11,13 @@ read last, in the same trip: a generation never returns.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from operator import not_
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from hiredis import pack_command
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import Replies, encode_arguments, encode_command
+from bloomlock.commands import Replies, encode_command
 from bloomlock.delivery import collect, deliver
 from bloomlock.descriptor import generation_of
 from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.hashing import Hasher
 
-    from .base import Rows, Shard
+    from .base import Shard
 
 ITEMS_PER_COMMAND = 2000
 """About 2 ms of the server's time."""
@@ -44,7 +43,7 @@ _NO_KEY = "not found"
 
 
 class NativeStrategy(Strategy):
-    """One round trip; exact. Rows are the items themselves."""
+    """One round trip; exact."""
 
     name = "native"
     has_free_repeats = True
@@ -86,40 +85,20 @@ class NativeStrategy(Strategy):
                 ) from None
         self._is_checked = True
 
-    def few_items(self, hasher: Hasher) -> int:  # noqa: ARG002 - no bits are sent
-        """Return how many items one command takes; none of these needs an array."""
-        return ITEMS_PER_COMMAND
-
-    def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
-        """See Strategy.one."""
-        item = cast("bytes", offsets)
-        opening, ending = _around(shard.key, shard.header, 1, write)
-        request = Request(shard.key, [b"%b$%d\r\n%b\r\n" % (opening, len(item), item), *ending])
-        try:
-            replies = yield request
-        except ConnectionLost as lost:
-            if write and lost.sent:
-                replies = [*lost.replies, *[lost] * (len(request.commands) - len(lost.replies))]
-            else:
-                replies = yield from collect(request, repeatable=not write)
-        (segment, *_) = _segments(shard, [1], replies, write)
-        return segment
-
-    def few(
-        self, shard: Shard, rows: Sequence[Sequence[int]], *, write: bool
+    def ask_shard(
+        self,
+        shard: Shard,
+        hasher: Hasher,  # noqa: ARG002 - the server places the items
+        items: Sequence[bytes],
+        *,
+        write: bool,
     ) -> Core[list[Segment]]:
-        """See Strategy.few; all rows are one command."""
-        request = Request(shard.key, _commands(shard, cast("Sequence[bytes]", rows), write))
-        try:
-            replies = yield request
-        except ConnectionLost as lost:
-            replies = yield from collect(request, repeatable=not write, lost=lost)
-        return _segments(shard, [len(rows)], replies, write)
-
-    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.many; several commands are on their way at once."""
-        writes = Inserts(shard, cast("list[bytes]", rows.tolist()), write)
-        replies = yield from collect(Pipeline(shard.key, writes), repeatable=not write)
+        """See Strategy.ask_shard; several commands are on their way at once."""
+        writes = Inserts(shard, items, write)
+        request: Request | Pipeline = Pipeline(shard.key, writes)
+        if len(writes.counts) == 1:
+            request = Request(shard.key, next(iter(writes)))
+        replies = yield from collect(request, repeatable=not write)
         return _segments(shard, writes.counts, replies, write)
 
 
@@ -135,7 +114,7 @@ class Inserts:
         counts: How many items each command has, but for those that end the last write.
     """
 
-    def __init__(self, shard: Shard, items: list[bytes], write: bool) -> None:
+    def __init__(self, shard: Shard, items: Sequence[bytes], write: bool) -> None:
         self._shard = shard
         self._items = items
         self._write = write
@@ -143,11 +122,9 @@ class Inserts:
         self.counts = [min(ITEMS_PER_COMMAND, len(items) - start) for start in starts]
 
     def __len__(self) -> int:
-        """Return the number of commands."""
         return len(self.counts) + (1 if self._write else 2)
 
     def __iter__(self) -> Iterator[list[bytes]]:
-        """Encode one command at a time."""
         last = len(self.counts) - 1
         for index in range(len(self.counts)):
             start = index * ITEMS_PER_COMMAND
@@ -158,30 +135,16 @@ class Inserts:
 
 def _commands(shard: Shard, items: Sequence[bytes], write: bool) -> list[bytes]:
     """Return one command for all items, and those that say whether its answer counts."""
-    name, words = _words(shard.key, shard.header, write)
-    _, ending = _around(shard.key, shard.header, 1, write)
+    own = native_key(shard.key, generation_of(shard.header))
+    words = ("BF.INSERT", own, "NOCREATE", "ITEMS") if write else ("BF.MEXISTS", own)
+    ending = [] if write else [encode_command("EXISTS", own)]
     try:
         # Texts are packed as UTF-8 as well.
         plain = items.texts if isinstance(items, EncodedTexts) else items
-        return [pack_command((name, *words, *plain)), *ending]
+        return [pack_command((*words, *plain)), *ending, header_command(shard.key)]
     except UnicodeEncodeError:
         list(items)  # names the text in its error
         raise
-
-
-@lru_cache(maxsize=4096)
-def _words(key: str, header: int, write: bool) -> tuple[str, tuple[str, ...]]:
-    own = native_key(key, generation_of(header))
-    return ("BF.INSERT", (own, "NOCREATE", "ITEMS")) if write else ("BF.MEXISTS", (own,))
-
-
-@lru_cache(maxsize=4096)
-def _around(key: str, header: int, count: int, write: bool) -> tuple[bytes, list[bytes]]:
-    """Return what a command of `count` items begins with, and the commands that follow it."""
-    name, words = _words(key, header, write)
-    opening = b"*%d\r\n%b" % (1 + len(words) + count, encode_arguments(name, *words))
-    there = [] if write else [encode_command("EXISTS", words[0])]
-    return opening, [*there, header_command(key)]
 
 
 def _segments(shard: Shard, counts: Sequence[int], replies: Replies, write: bool) -> list[Segment]:

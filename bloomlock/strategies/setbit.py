@@ -6,19 +6,22 @@ https://redis.io/docs/latest/develop/interact/transactions/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import WatchError
 
-from bloomlock.arrays import np
 from bloomlock.commands import EXEC, MULTI, Replies, encode_arguments
 from bloomlock.delivery import collect
 from bloomlock.effects import ConnectionLost, Core, Request
 
-from .base import Segment, Strategy, any_missing, encode_each, header_command, header_from_bytes
+from .base import Segment, Strategy, header_command, header_from_bytes
 
 if TYPE_CHECKING:
-    from .base import Flags, Rows, Shard
+    from collections.abc import Sequence
+
+    from bloomlock.hashing import Hasher
+
+    from .base import Shard
 
 
 class PipelineStrategy(Strategy):
@@ -31,21 +34,24 @@ class PipelineStrategy(Strategy):
     name = "pipeline"
     is_atomic = False
 
-    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.many.
+    def ask_shard(
+        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[list[Segment]]:
+        """See Strategy.ask_shard.
 
         The header is read last: a generation never returns, so a header that still is the expected
         one says that all bits before it were read or set in that generation.
         """
-        commands = [*_bit_commands(shard.key, rows, write), header_command(shard.key)]
+        commands = [*_bit_commands(shard.key, hasher, items, write), header_command(shard.key)]
         replies = yield from collect(Request(shard.key, commands), repeatable=not write)
-        if not any(isinstance(reply, Exception) for reply in replies):
-            return [_bits_then_header(replies, len(rows))]
-        num_hashes = rows.shape[1]
         *bits, header = replies
+        if not any(isinstance(reply, Exception) for reply in replies):
+            missing = _missing(bits, len(items))
+            return [Segment(len(items), header_from_bytes(header), missing)]
+        step = hasher.num_hashes
         return [
-            _one_by_one(bits[start : start + num_hashes], header, write)
-            for start in range(0, len(bits), num_hashes)
+            _one_by_one(bits[start : start + step], header, write)
+            for start in range(0, len(bits), step)
         ]
 
 
@@ -54,31 +60,37 @@ class TransactionStrategy(Strategy):
 
     name = "transaction"
 
-    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.many."""
-        request = Request(shard.key, encode_transaction(shard, rows, write))
+    def ask_shard(
+        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[list[Segment]]:
+        """See Strategy.ask_shard."""
+        request = Request(shard.key, encode_transaction(shard, hasher, items, write))
         replies = yield from collect(request, repeatable=not write)
-        return [decode_transaction(replies, len(rows))]
+        return [decode_transaction(replies, len(items))]
 
 
-def encode_transaction(shard: Shard, rows: Rows, write: bool) -> list[bytes]:
-    """Return the commands of one transaction for all rows."""
-    return [MULTI, *_bit_commands(shard.key, rows, write), header_command(shard.key), EXEC]
+def encode_transaction(
+    shard: Shard, hasher: Hasher, items: Sequence[bytes], write: bool
+) -> list[bytes]:
+    """Return the commands of one transaction for all items."""
+    bits = _bit_commands(shard.key, hasher, items, write)
+    return [MULTI, *bits, header_command(shard.key), EXEC]
 
 
 def decode_transaction(replies: Replies, count: int) -> Segment:
-    """Read the reply of EXEC for `count` rows.
+    """Read the reply of EXEC for `count` items.
 
     What is refused before EXEC aborts all of it, what fails in it leaves the rest in force.
     """
     answers = replies[-1]
     if not isinstance(answers, list):
         return Segment(count, error=why_aborted(replies))
-    segment = _bits_then_header(answers, count)
-    if segment.error is not None and 0 in answers:
-        lost = ConnectionLost(segment.error, sent=True, replies=[])
-        return segment._replace(error=lost)
-    return segment
+    *bits, header = answers
+    wrong = next((reply for reply in answers if isinstance(reply, Exception)), None)
+    if wrong is not None:
+        lost = ConnectionLost(wrong, sent=True, replies=[])
+        return Segment(count, error=lost if 0 in bits else wrong)
+    return Segment(count, header_from_bytes(header), _missing(bits, count))
 
 
 def why_aborted(replies: Replies) -> Exception:
@@ -92,39 +104,28 @@ def why_aborted(replies: Replies) -> Exception:
     return next(refused, WatchError("a key was watched and has changed; nothing was done"))
 
 
-def _bit_commands(key: str, rows: Rows, write: bool) -> list[bytes]:
-    """Return one SETBIT (or GETBIT) for each offset of each row."""
+def _bit_commands(key: str, hasher: Hasher, items: Sequence[bytes], write: bool) -> list[bytes]:
+    """Return one SETBIT (or GETBIT) for each offset of each item."""
     count, name, after = (4, "SETBIT", encode_arguments(1)) if write else (3, "GETBIT", b"")
-    before = b"*%d\r\n%b" % (count, encode_arguments(name, key))
-    return encode_each(rows.ravel(), before, after)
+    before, end = b"*%d\r\n%b$" % (count, encode_arguments(name, key)), b"\r\n" + after
+    heads = [b"%b%d\r\n" % (before, digits) for digits in range(11)]
+    texts = [b"%d" % offset for item in items for offset in hasher.locate(item)[1]]
+    return [heads[len(text)] + text + end for text in texts]
 
 
-def _bits_then_header(replies: Replies, count: int) -> Segment:
-    """Read the replies of bit commands for `count` rows that are followed by the header's.
-
-    Any error makes the answer to all rows unknown.
-    """
-    wrong = next((reply for reply in replies if isinstance(reply, Exception)), None)
-    if wrong is not None:
-        return Segment(count, error=wrong)
-    *bits, header = replies
-    missing: list[bool] | Flags
-    if count == 1:
-        missing = [0 in bits]
-    else:
-        missing = any_missing(np.frombuffer(bytes(bits), np.uint8), len(bits) // count)
-    return Segment(count, header_from_bytes(header), missing)
+def _missing(bits: Replies, count: int) -> list[bool]:
+    step = len(bits) // count
+    return [0 in bits[start : start + step] for start in range(0, len(bits), step)]
 
 
-def _one_by_one(bits: Replies, header: object, write: bool) -> Segment:
+def _one_by_one(bits: Replies, header: Any, write: bool) -> Segment:
     """Read the replies about one item where some of the request are errors."""
-    for reply in (*bits, header):
-        if isinstance(reply, ConnectionLost):
-            return Segment(1, error=reply)
-    refused = next((reply for reply in (*bits, header) if isinstance(reply, Exception)), None)
-    if refused is None:
-        return _bits_then_header([*bits, header], 1)
-    # If a bit was set by this add, the item may be there, although another bit was refused.
-    if write and 0 in bits:
-        return Segment(1, error=ConnectionLost(refused, sent=True, replies=[]))
-    return Segment(1, error=refused)
+    wrong = [reply for reply in (*bits, header) if isinstance(reply, Exception)]
+    lost = next((reply for reply in wrong if isinstance(reply, ConnectionLost)), None)
+    if lost is not None:
+        return Segment(1, error=lost)
+    if wrong:
+        # If a bit was set by this add, the item may be there, although another bit was refused.
+        unknown = ConnectionLost(wrong[0], sent=True, replies=[])
+        return Segment(1, error=unknown if write and 0 in bits else wrong[0])
+    return Segment(1, header_from_bytes(header), _missing(bits, 1))

@@ -8,16 +8,14 @@ identities, nothing was done, and the client asks again.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from bloomlock.arrays import np
 from bloomlock.commands import encode_command, encode_opening
 from bloomlock.delivery import collect
 from bloomlock.descriptor import DISCARDED, HEADER_BYTES, has_discards, unflagged
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.keys import discards_key
-from bloomlock.parallel import in_parallel
 from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script
 
@@ -25,21 +23,18 @@ from .base import Segment, Strategy, error_of, header_from_bytes
 from .lua import Calls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from bloomlock.effects import Core
     from bloomlock.hashing import Hasher
-    from bloomlock.slices import SlicedHasher, SliceState
+    from bloomlock.slices import SliceState
 
-    from .base import Answered, Rows, Shard
+    from .base import Shard
 
 ITEMS = Script("header", "slices", "items")
 
 BITS_PER_CALL = 1024
 """Bits of the items of one call: 1 to 2 ms of the server's time."""
-FEW_BITS = 256
-"""Bits of items that are quicker placed without arrays."""
-ANY_NUMBER = 2**62
 
 TEST, ADD, RENEW, DISCARD = b"t", b"a", b"r", b"d"
 LOST = b"lost"
@@ -71,14 +66,12 @@ class SlicedStrategy(Strategy):
                 f"this client; it answered {reply}"
             )
 
-    def few_items(self, hasher: Hasher) -> int:  # noqa: ARG002
-        """See Strategy.few_items: any number of items goes by `few_each`."""
-        return ANY_NUMBER
-
-    def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
-        """See Strategy.one; a row is the item."""
-        state, item = state_of(shard), cast("bytes", offsets)
-        operation = self._operation(write=write)
+    def one(
+        self, shards: Sequence[Shard], hasher: Hasher, item: bytes, *, write: bool
+    ) -> Core[Segment]:
+        """See Strategy.one."""
+        shard = shards[hasher.shard_of(item)]
+        state, operation = state_of(shard), self._operation(write=write)
         if not state.has_tombstones:
             places = state.hasher.packed([item], state.count)
             command = b"%b$%d\r\n%b\r\n" % (_opening(shard, operation), len(places), places)
@@ -92,25 +85,14 @@ class SlicedStrategy(Strategy):
             if segment is not None:
                 return segment
         # By any other reply nothing was done.
-        items = Items(state.hasher, [item])
-        ((_, (segment,)),) = yield from ask_shard(shard, items, range(1), operation)
+        (segment,) = yield from ask_shard(shard, hasher, [item], operation)
         return segment
 
-    def many(
-        self,
-        shard: Shard,  # noqa: ARG002
-        rows: Rows,  # noqa: ARG002
-        *,
-        write: bool,  # noqa: ARG002
+    def ask_shard(
+        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[list[Segment]]:
-        """Raise TypeError: all goes by `few_each`."""
-        raise TypeError("a filter with slices takes items")
-
-    def few_each(
-        self, shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[Answered]:
-        """See Strategy.few_each."""
-        return (yield from ask_each(shards, hasher, items, self._operation(write=write)))
+        """See Strategy.ask_shard."""
+        return ask_shard(shard, hasher, items, self._operation(write=write))
 
     def _operation(self, *, write: bool) -> bytes:
         if not write:
@@ -118,104 +100,43 @@ class SlicedStrategy(Strategy):
         return RENEW if self.refresh else ADD
 
 
-class Items:
-    """Items on their way to offsets, which follow from how many slices a shard has.
-
-    Args:
-        hasher: Places them.
-        items: Encoded.
-    """
-
-    def __init__(self, hasher: SlicedHasher, items: Sequence[bytes]) -> None:
-        self._hasher = hasher
-        self._items = items
-        is_few = len(items) * hasher.num_hashes <= FEW_BITS
-        self._digests = None if is_few else hasher.digests(items)
-
-    def by_shard(self) -> Mapping[int, Sequence[int]]:
-        """Return for each shard which of the items it has."""
-        hasher, digests = self._hasher, self._digests
-        if hasher.shards == 1:
-            return {0: range(len(self._items))}
-        if digests is None:
-            located = hasher.locate_each(self._items)
-            return {number: indices for number, (indices, _) in located.items()}
-        numbers, _ = hasher.place(digests)
-        order = np.argsort(numbers, kind="stable")
-        ends = np.cumsum(np.bincount(numbers.astype(np.intp))).tolist()
-        starts = [0, *ends[:-1]]
-        parts = zip(starts, ends, strict=True)
-        return {
-            number: order[start:end].tolist()
-            for number, (start, end) in enumerate(parts)
-            if start < end
-        }
-
-    def places(self, indices: Sequence[int], count: int) -> bytes:
-        """Return the offsets of some items in the first slices, four bytes each."""
-        if self._digests is None:
-            return self._hasher.packed([self._items[index] for index in indices], count)
-        return self._hasher.packed_rows(self._digests[_index(indices)], count)
-
-    def identities(self, indices: Sequence[int]) -> bytes:
-        """Return what stands for some items among the tombstones, 16 bytes each."""
-        some = [self._items[index] for index in indices]
-        if self._digests is None:
-            return b"".join(map(self._hasher.identify, some))
-        return b"".join(self._hasher.identities(some, self._digests[_index(indices)]))
-
-
-def ask_each(
-    shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], operation: bytes
-) -> Core[Answered]:
-    """Carry out an operation for items of any shards; return what Strategy.few_each does."""
-    placed = Items(cast("SlicedHasher", hasher), items)
-    parts = [
-        ask_shard(shards[number], placed, indices, operation)
-        for number, indices in placed.by_shard().items()
-    ]
-    answers = yield from in_parallel(parts)
-    return [answer for each in answers for answer in each]
-
-
 def ask_shard(
-    shard: Shard, items: Items, indices: Sequence[int], operation: bytes
-) -> Core[list[tuple[Sequence[int], list[Segment]]]]:
-    """Carry out an operation for some items, all of one shard.
+    shard: Shard, hasher: Hasher, items: Sequence[bytes], operation: bytes
+) -> Core[list[Segment]]:
+    """Carry out an operation for some items, all of one shard; see Strategy.ask_shard.
 
     DISCARD without items sets the flag of discards.
     """
-    state, answered = state_of(shard), []
-    keys, expected = (
-        [shard.key, discards_key(shard.key)],
-        shard.header.to_bytes(HEADER_BYTES, "big"),
-    )
+    state, keys = state_of(shard), [shard.key, discards_key(shard.key)]
+    expected = shard.header.to_bytes(HEADER_BYTES, "big")
 
-    def arguments(some: Sequence[int]) -> list[bytes | int]:
+    def arguments(some: range) -> list[bytes | int]:
+        mine = items[some.start : some.stop]
         made: list[bytes | int] = [
             expected,
             operation,
             state.layout,
-            items.places(some, state.count),
+            state.hasher.packed(mine, state.count),
         ]
         if state.has_tombstones or operation == DISCARD:
-            made.append(items.identities(some))
+            made.append(b"".join(map(hasher.identify, mine)))
         return made
 
-    todo = [indices]
+    answered: dict[int, Segment] = {}
+    todo = [range(len(items))]
     while todo:
         size = max(1, BITS_PER_CALL // state.num_offsets)
         parts = [some[at : at + size] for some in todo for at in range(0, max(1, len(some)), size)]
         calls = Calls(ITEMS, keys, [partial(arguments, part) for part in parts])
-        replies = yield from calls.run(repeatable=operation == TEST or not indices)
+        replies = yield from calls.run(repeatable=operation == TEST or not items)
         todo = []
         for part, reply in zip(parts, replies, strict=True):
             segment = _read(shard, state, reply, len(part))
             if segment is None:
                 todo.append(part)
             else:
-                answered.append((part, [segment]))
-    return answered
+                answered[part.start] = segment
+    return [answered[start] for start in sorted(answered)]
 
 
 def state_of(shard: Shard) -> SliceState:
@@ -263,7 +184,3 @@ def too_many_slices(key: str, count: int) -> FilterMismatchError:
         f"a filter is damaged: its string {key!r} says that it has {count} slices, and its "
         "parameters give fewer; delete the filter to start again"
     )
-
-
-def _index(indices: Sequence[int]) -> Any:
-    return slice(indices.start, indices.stop) if isinstance(indices, range) else list(indices)

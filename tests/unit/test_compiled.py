@@ -23,8 +23,8 @@ from bloomlock.filters.memory_bits import MemoryBits, PythonBits
 from bloomlock.hashing import Hasher
 from bloomlock.sizing import MAX_SHARD_BITS
 from bloomlock.spec import RequestedSpec
-from bloomlock.strategies import Shard, atomic
-from bloomlock.strategies.atomic import Bitfields, encode_few
+from bloomlock.strategies import Shard
+from bloomlock.strategies.atomic import Bitfields, encode_offsets
 
 ROOT = Path(bloomlock.__file__).parent
 needs_core = pytest.mark.skipif(core is None, reason="the compiled core is not there or not wanted")
@@ -85,51 +85,43 @@ def test_digests_between_two_shards_go_where_python_puts_them(shards, others):
     assert numbers == [first * shards >> 64 for first in firsts]
 
 
-EDGES = [0, 1, *(10**power + step for power in range(1, 10) for step in (-1, 0, 1)), 2**32 - 1]
-
-
-@needs_core
-@given(st.lists(st.one_of(st.integers(0, 2**32 - 1), st.sampled_from(EDGES))), st.booleans())
-@example(EDGES, True)
-@example(EDGES, False)
-def test_commands_are_those_of_python(offsets, write):
-    opening = b"*5\r\n"
-    rest = [("SET", "u1", offset, 1) if write else ("GET", "u1", offset) for offset in offsets]
-    expected = opening + b"".join(encode_arguments(*arguments) for arguments in rest)
-    assert core.encode_bitfield(opening, offsets, write) == expected
-    assert core.encode_bitfield(opening, np.array(offsets, np.uint64), write) == expected
-
-
-@needs_core
-@given(st.lists(st.integers(192, 2**32 - 1), min_size=1, max_size=64), st.booleans())
-def test_one_command_is_that_of_python(offsets, write):
-    shard = Shard("bloomlock:{é}:bits", 7, 10)
-    expected = encode_few(shard, offsets, write)
-    rows = np.array([offsets], np.uint64)
-    batch = list(Bitfields(shard, rows, write))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(atomic, "core", None)
-        assert encode_few(shard, offsets, write) == expected
-        assert list(Bitfields(shard, rows, write)) == batch == [[expected]]
+EDGES = [*(10**power + step for power in range(3, 10) for step in (-1, 0, 1)), MAX_SHARD_BITS]
 
 
 @needs_core
 @settings(deadline=None)
-@given(shapes, st.integers(1, 4096), st.lists(texts, max_size=20), st.integers(1, 9), st.booleans())
-@example((8192, 7, None), 3, ["a", b"b", "é", "", "c", "d"], 1, True)
-def test_parts_of_a_batch_have_the_operations_of_their_items(shape, shards, items, most, write):
+@given(shapes, st.integers(1, 4096), keys, st.lists(texts, min_size=1, max_size=20), st.booleans())
+@example((8192, 7, None), 3, None, ["a", b"b", "é", "", "c", "d"], True)
+@example((MAX_SHARD_BITS, 64, None), 1, None, [b"%d" % number for number in range(50)], False)
+def test_commands_are_those_of_python(shape, shards, key, items, write):
     bits, num_hashes, seeds = shape
-    hasher = Hasher(bits, num_hashes, shards, seeds)
-    located = [hasher.locate(item.encode() if isinstance(item, str) else item) for item in items]
-    parts = hasher.compiled.operations(items, write, most)
-    assert sorted(index for _, indices, _ in parts for index in indices) == [*range(len(items))]
-    assert parts == sorted(parts, key=lambda part: (part[0], part[1]))
-    for shard, indices, operations in parts:
-        assert {located[index][0] for index in indices} == {shard}
-        assert 1 <= len(indices) <= most
-        offsets = [offset for index in indices for offset in located[index][1]]
-        assert operations == core.encode_bitfield(b"", offsets, write)
-    assert hasher.compiled.operations([*items, 7], write, most) is None
+    key = key if seeds is None else None
+    one, two = (Hasher(bits, num_hashes, shards, seeds, key=key) for _ in range(2))
+    in_python(two)
+    items = [item.encode() if isinstance(item, str) else item for item in items]
+    shard = Shard("bloomlock:{é}:bits", 7)
+    commands = [
+        [command for some in Bitfields(shard, hasher, items, write) for command in some]
+        for hasher in (one, two)
+    ]
+    assert commands[0] == commands[1]
+    operations = encode_offsets(one.locate(items[0])[1], write)
+    assert one.places.operations(one.digest_of(items[0]), write) == (
+        one.locate(items[0])[0],
+        operations,
+    )
+
+
+@needs_core
+@pytest.mark.parametrize("write", [False, True])
+def test_offsets_of_any_length_are_written_as_python_writes_them(write):
+    for bits in EDGES:
+        hasher = Hasher(bits, 64)
+        offsets = hasher.locate(b"")[1]
+        rest = [("SET", "u1", offset, 1) if write else ("GET", "u1", offset) for offset in offsets]
+        expected = b"".join(encode_arguments(*arguments) for arguments in rest)
+        assert encode_offsets(offsets, write) == expected
+        assert hasher.places.operations(hasher.digest_of(b""), write) == (0, expected)
 
 
 @pytest.mark.thorough
@@ -249,7 +241,6 @@ def test_no_input_does_more_than_raise(calls):
             for name in dir(thing)
             if name[0] != "_"
         ),
-        core.encode_bitfield,
         core.read_bits,
         core.places,
         core.bits,
@@ -292,9 +283,9 @@ def test_buffers_of_another_length_are_refused():
     for count, shards, offsets in [(4, 4, 28), (3, 2, 21), (3, 3, 20), (2, 3, 21), (-1, 0, 0)]:
         with pytest.raises(ValueError, match="length|negative"):
             places.place(count, words, np.zeros(shards, np.uint64), np.zeros(offsets, np.uint64))
-    for offsets in [[2**32], [-1], [2**70], [None], np.array([2**32], np.uint64), bytes(9)]:
-        with pytest.raises(ValueError, match="offsets must be whole numbers below"):
-            core.encode_bitfield(b"", offsets, True)
+    for digests in [b"", bytes(8), bytes(17), np.zeros(3, np.uint64)]:
+        with pytest.raises(ValueError, match="length"):
+            places.operations(digests, True)
     held = bytearray(1048)
     core_bits = core.bits(Hasher(8192, 7).places, (held,), True)
     with pytest.raises(BufferError):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
+from bloomlock.hashing import Hasher
 from bloomlock.strategies.base import Segment, Shard, Strategy, WithFallback
 
-SHARD = Shard("bits", 1, 4)
-ROWS = np.arange(10, dtype=np.uint64).reshape(5, 2)
+SHARD = Shard("bits", 1)
+HASHER = Hasher(8192, 2)
+ITEMS = [b"%d" % number for number in range(5)]
 
 
 class Said(Strategy):
-    """Answers by what is given, and notes the rows."""
+    """Answers by what is given, and notes the items."""
 
     name = "said"
     bits_per_exchange = 4
@@ -22,10 +23,10 @@ class Said(Strategy):
         self.answers = answers
         self.seen = []
 
-    def many(self, shard, rows, *, write):
-        self.seen += rows[:, 0].tolist()
+    def ask_shard(self, shard, hasher, items, *, write):  # noqa: ARG002 - as Strategy
+        self.seen += items
         yield from ()
-        return list(self.answers) or [Segment(len(rows), shard.header, [write] * len(rows))]
+        return list(self.answers) or [Segment(len(items), shard.header, [write] * len(items))]
 
 
 def finish(core):
@@ -44,19 +45,20 @@ def finish(core):
         (OutOfMemoryError("command not allowed"), False),
     ],
 )
-def test_refused_rows_go_to_the_other_strategy(error, is_forbidden):
+def test_refused_items_go_to_the_other_strategy(error, is_forbidden):
     first = Said(Segment(2, 1, [False, True]), Segment(3, error=error))
     other = Said()
     both = WithFallback(first, other)
-    segments = finish(both.many(SHARD, ROWS, write=True))
+    segments = finish(both.ask_shard(SHARD, HASHER, ITEMS, write=True))
     assert [segment.rows for segment in segments] == [2, 2, 1]
     assert [flag for segment in segments for flag in segment.missing] == [False] + [True] * 4
-    assert other.seen == [4, 6, 8]
+    assert other.seen == ITEMS[2:]
     assert both.is_forbidden is is_forbidden
 
 
 def test_other_errors_are_the_answer():
     lost = Segment(5, error=ConnectionError())
     other = Said()
-    assert finish(WithFallback(Said(lost), other).many(SHARD, ROWS, write=True)) == [lost]
+    both = WithFallback(Said(lost), other)
+    assert finish(both.ask_shard(SHARD, HASHER, ITEMS, write=True)) == [lost]
     assert other.seen == []
