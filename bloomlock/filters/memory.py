@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+import contextlib
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.descriptor import HEADER_BYTES, READY
+from bloomlock.errors import CapacityError
 from bloomlock.hash_keys import check_key
+from bloomlock.hashing import encode_item
+from bloomlock.sizing import estimate_count
 from bloomlock.spec import RequestedSpec
 
 from . import memory_file
 from .base import Parameters
+from .batches import check_batch_size, fail_after, fail_after_adding, take_known
 from .files import verify_file
-from .memory_bits import MemoryBits
-from .memory_state import MemoryState
+from .fill import SAMPLE_BYTES, Counted, FillWatch
+from .inspection import FilterInfo
+from .memory_bits import MemoryBits, check_same_bits
 from .options import refuses
 from .support import IN_PROCESS, check_support
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Literal, Self
 
     import numpy as np
@@ -27,12 +34,14 @@ if TYPE_CHECKING:
     from bloomlock.sizing import Optimize
 
     from .files import FilePath
-    from .inspection import FilterInfo
     from .memory_file import Mode
-    from .memory_state import Items
     from .options import OnFullHere
 
     Images = list[npt.NDArray[np.uint8]]
+    Items = Iterable[str | bytes]
+
+ITEMS_PER_CHUNK = 2**14
+"""Items taken from an iterable at a time: some megabytes while their bits are worked on."""
 
 Item = TypeVar("Item", bound=str | bytes)
 
@@ -99,8 +108,7 @@ class MemoryBloomFilter(Parameters):
             num_hashes=num_hashes,
             optimize=optimize,
         ).describe()
-        refuse = refuses(on_full)
-        self._hold(MemoryState(descriptor, MemoryBits(descriptor), refuse=refuse))
+        self._hold(MemoryBits(descriptor), refuse=refuses(on_full))
 
     @classmethod
     def load(
@@ -142,8 +150,7 @@ class MemoryBloomFilter(Parameters):
         if verify:
             verify_file(path, key=key)
         descriptor, images, file = memory_file.load(path, mode, check_key(key))
-        bits = MemoryBits(descriptor, images, file)
-        return cls._with(MemoryState(descriptor, bits, refuse=refuse))
+        return cls._with(MemoryBits(descriptor, images, file), refuse=refuse)
 
     @classmethod
     def like(cls, other: Parameters, *, on_full: OnFullHere = "warn") -> Self:
@@ -170,26 +177,26 @@ class MemoryBloomFilter(Parameters):
         check_support(IN_PROCESS, None, descriptor)
         for image in images or ():
             image[:HEADER_BYTES] = 0
-        bits = MemoryBits(descriptor, images)
-        return cls._with(MemoryState(descriptor, bits, refuse=refuses(on_full)))
+        return cls._with(MemoryBits(descriptor, images), refuse=refuses(on_full))
 
     @classmethod
-    def _with(cls, state: MemoryState) -> Self:
+    def _with(cls, bits: MemoryBits, *, refuse: bool) -> Self:
         made = cls.__new__(cls)
-        made._hold(state)  # noqa: SLF001 - a second constructor
+        made._hold(bits, refuse=refuse)  # noqa: SLF001 - a second constructor
         return made
 
-    def _hold(self, state: MemoryState) -> None:
-        self._state = state
+    def _hold(self, bits: MemoryBits, *, refuse: bool) -> None:
+        self._bits = bits
+        self._begin(refuse=refuse)
         # What most calls are is one call of the engine.
-        self._add: Callable[[str | bytes], bool | None] = state.bits.engine.add
+        self._add: Callable[[str | bytes], bool | None] = bits.engine.add
         self._exists: Callable[[str | bytes], bool | None] = (
-            state.bits.exists if state.bits.is_mapped else state.bits.engine.exists
+            bits.exists if bits.is_mapped else bits.engine.exists
         )
 
     @property
     def _descriptor(self) -> Descriptor:
-        return self._state.descriptor
+        return self._bits.descriptor
 
     def add(self, item: str | bytes) -> bool:
         """Add an item.
@@ -206,12 +213,12 @@ class MemoryBloomFilter(Parameters):
             ConfigurationError: If the filter was loaded with mode "r".
         """
         new = self._add(item)
-        return self._state.add(item) if new is None else new
+        return self._add_chunk([encode_item(item)])[0] if new is None else new
 
     def exists(self, item: str | bytes) -> bool:
         """Return whether an item was added (or, at the error rate, looks like it)."""
         found = self._exists(item)
-        return self._state.bits.exists(item) if found is None else found
+        return self._bits.exists(item) if found is None else found
 
     def __contains__(self, item: str | bytes) -> bool:
         """Return `exists(item)`."""
@@ -231,7 +238,8 @@ class MemoryBloomFilter(Parameters):
                 them as `results`. What `items` raises passes through as it is, and they are lost.
                 Use `add_each` for an iterable that may fail.
         """
-        return self._state.add_many(items)
+        self._bits.check_writable()
+        return self._in_chunks(items, self._add_chunk)
 
     def add_each(
         self, items: Iterable[Item], *, batch_size: int | None = None
@@ -248,11 +256,13 @@ class MemoryBloomFilter(Parameters):
         Raises:
             As `add_many`; everything that was answered is yielded first.
         """
-        return self._state.add_each(items, batch_size)
+        self._bits.check_writable()
+        check_batch_size(batch_size)
+        return self._each(self._chunks(items, batch_size, finish=True))
 
     def exists_many(self, items: Items) -> list[bool]:
         """Test many items; one answer for each, in order. Raises as `add_many`."""
-        return self._state.exists_many(items)
+        return self._in_chunks(items, self._bits.exists_many)
 
     def update(self, items: Items | MemoryBloomFilter) -> None:
         """Add many items, or everything that another filter with the same parameters holds.
@@ -261,10 +271,21 @@ class MemoryBloomFilter(Parameters):
             ConfigurationError: If the other filter has other parameters.
             As `add_many`; a note of the exception says how many items were added before.
         """
+        self._bits.check_writable()
         if isinstance(items, MemoryBloomFilter):
-            self._state.merge(items._state)  # noqa: SLF001 - our own class
-        else:
-            self._state.update(items)
+            check_same_bits(self._descriptor, items._descriptor)  # noqa: SLF001 - our own class
+            if self._refuses():
+                raise self._full()
+            self._bits.combine(items._bits, both=False)  # noqa: SLF001 - our own class
+            self._look()
+            return
+        added = 0
+        for taken in self._chunks(items, finish=True):
+            try:
+                self._add_chunk(taken, added)
+            except Exception as error:  # noqa: BLE001 - raised again
+                fail_after_adding(added, error)
+            added += len(taken)
 
     def __ior__(self, other: MemoryBloomFilter) -> Self:
         """Add everything that the other filter holds, as `update`."""
@@ -292,7 +313,10 @@ class MemoryBloomFilter(Parameters):
                 with mode "r".
         Cost: all bits are read once, without the interpreter's lock between parts.
         """
-        self._state.intersect(other._state)
+        self._bits.check_writable()
+        check_same_bits(self._descriptor, other._descriptor)
+        self._bits.combine(other._bits, both=True)
+        self._begin(refuse=self._fill.refuse)
 
     def __iand__(self, other: MemoryBloomFilter) -> Self:
         """Keep what the other filter holds as well, as `intersection_update`."""
@@ -305,7 +329,7 @@ class MemoryBloomFilter(Parameters):
         """Return a new filter that holds what both hold."""
         if not isinstance(other, MemoryBloomFilter):
             return NotImplemented
-        self._state.check_same_bits(other._descriptor)
+        check_same_bits(self._descriptor, other._descriptor)
         made = self.copy()
         made.intersection_update(other)
         return made
@@ -326,7 +350,8 @@ class MemoryBloomFilter(Parameters):
         >>> round(a.jaccard(b), 2)
         0.25
         """
-        return self._state.jaccard(other._state)
+        mine, theirs, either = map(self._estimate, self._bits.counts(other._bits))
+        return min(1.0, max(0.0, (mine + theirs) / either - 1)) if either else 1.0
 
     def isdisjoint(self, other: MemoryBloomFilter) -> bool:
         """Return True if no item is in both filters, for certain; False if one may be.
@@ -347,12 +372,13 @@ class MemoryBloomFilter(Parameters):
         >>> a.isdisjoint(b)
         False
         """
-        return self._state.isdisjoint(other._state)
+        mine, theirs, either = self._bits.counts(other._bits)
+        return mine + theirs == either
 
     def copy(self) -> Self:
         """Return a copy in memory, which can be changed also where this filter cannot."""
-        bits = MemoryBits(self._descriptor, self._state.bits.copies())
-        return self._with(MemoryState(self._descriptor, bits, refuse=self._state.fill.refuse))
+        bits = MemoryBits(self._descriptor, self._bits.copies())
+        return self._with(bits, refuse=self._fill.refuse)
 
     def clear(self) -> None:
         """Remove everything.
@@ -360,14 +386,16 @@ class MemoryBloomFilter(Parameters):
         Raises:
             ConfigurationError: If the filter was loaded with mode "r".
         """
-        self._state.clear()
+        self._bits.check_writable()
+        self._bits.clear()
+        self._begin(refuse=self._fill.refuse)
 
     def count(self) -> int:
         """Return the estimated number of distinct items (Swamidass, Baldi 2007).
 
         Cost: all bits are counted, 4 MB in a millisecond.
         """
-        return self._state.estimate(self._state.bits.count())
+        return round(self._estimate(self._bits.count()))
 
     def __len__(self) -> int:
         """Return `count()`; so an empty filter is False."""
@@ -379,7 +407,7 @@ class MemoryBloomFilter(Parameters):
 
         With seven hash functions at 1e-6 that is 0.14. Cost: as `count`.
         """
-        return self._state.bits.count() / self.num_bits
+        return self._bits.count() / self.num_bits
 
     @property
     def current_error_rate(self) -> float:
@@ -389,14 +417,18 @@ class MemoryBloomFilter(Parameters):
     @property
     def memory_bytes(self) -> int:
         """Bytes of all bitmaps."""
-        return sum(image.nbytes for image in self._state.bits.images)
+        return sum(image.nbytes for image in self._bits.images)
 
     def info(self) -> FilterInfo:
         """Return all parameters, fill, estimated count, current error rate and memory.
 
         The name is empty, the generation 0 and the strategy "memory". Cost: as `count`.
         """
-        return self._state.info()
+        bits_set = self._bits.count()
+        counted = Counted(round(self._estimate(bits_set)), bits_set)
+        # The generation is of no account here.
+        descriptor = self._descriptor.with_generation(0, READY)
+        return FilterInfo.of(descriptor, counted, "", "memory", self.memory_bytes)
 
     def images(self) -> Images:
         """Return the bitmap of each shard as it is, not a copy.
@@ -404,8 +436,8 @@ class MemoryBloomFilter(Parameters):
         Each is an array of bytes, the image of the shard's Redis string: eight bytes of zero where
         the header is there, and bit number o of SETBIT in byte o // 8, the highest bit first.
         """
-        self._state.bits.check_file()
-        return list(self._state.bits.images)
+        self._bits.check_file()
+        return list(self._bits.images)
 
     def save(self, path: FilePath) -> None:
         """Write the filter to a file, which is there as a whole or not at all.
@@ -424,7 +456,7 @@ class MemoryBloomFilter(Parameters):
         Raises:
             OSError: If they cannot be written.
         """
-        self._state.bits.flush()
+        self._bits.flush()
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: a file serves that, and may be mapped by several processes."""
@@ -436,3 +468,113 @@ class MemoryBloomFilter(Parameters):
     def __repr__(self) -> str:
         """Return the parameters."""
         return f"<{type(self).__name__}: {self._shape()}>"
+
+    def _begin(self, *, refuse: bool) -> None:
+        self._fill = FillWatch("(in memory)", refuse=refuse)
+        # What `engine.added` was when it was looked at last.
+        self._noted = self._bits.engine.added
+        self._look()
+
+    def _look(self) -> None:
+        """Count a sample of the bits and say so if there are many."""
+        counting = self._fill.counting(self._descriptor)
+        part = next(counting)
+        with contextlib.suppress(StopIteration):
+            while True:
+                part = counting.send(self._bits.count(part.shard, part.first, SAMPLE_BYTES))
+        self._allow()
+
+    def _allow(self) -> None:
+        """Let the engine add all but the last of the items before the next look.
+
+        It may add none to a mapped file, whose length has to be looked at first.
+        """
+        bits = self._bits
+        allowed = bits.writable and not bits.is_mapped
+        bits.engine.limit = self._noted + (max(0, self._fill.until_look - 1) if allowed else 0)
+
+    def _refuses(self) -> bool:
+        if self._fill.refusing:
+            self._look()
+        return self._fill.refusing
+
+    def _full(self, known: Sequence[bool] = ()) -> CapacityError:
+        return CapacityError(
+            f"this filter is full: {self._fill.why_refusing(self._descriptor)}", known
+        )
+
+    def _estimate(self, bits_set: int) -> float:
+        """Return the number of distinct items from the number of set bits."""
+        size = self._descriptor.size
+        return estimate_count(bits_set, size.num_bits, size.num_hashes)
+
+    def _add_chunk(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
+        """Add items, of which the first has that index; one answer for each."""
+        self._bits.check_writable()
+        if self._refuses():
+            seen = self._bits.exists_many(items, first)
+            if not all(seen):
+                raise self._full([False] * seen.index(False))
+            return [False] * len(items)
+        answers = self._bits.add_many(items, first)
+        added = self._bits.engine.added
+        new, self._noted = sum(answers) + added - self._noted, added
+        if self._fill.due(new):
+            self._look()
+        else:
+            self._allow()
+        return answers
+
+    def _in_chunks(
+        self, items: Items, step: Callable[[Sequence[str | bytes], int], list[bool]]
+    ) -> list[bool]:
+        results: list[bool] = []
+        # What the iterable raises is the caller's: it passes through as it is.
+        for taken in self._chunks(items):
+            try:
+                results += step(taken, len(results))
+            except Exception as error:  # noqa: BLE001 - raised again
+                fail_after(results, error)
+        return results
+
+    def _each(self, chunks: Iterator[Sequence[Any]]) -> Iterator[tuple[Any, bool]]:
+        count = 0
+        for taken in chunks:
+            try:
+                answers = self._add_chunk(taken, count)
+            except CapacityError as error:
+                yield from zip(taken, take_known(error), strict=False)
+                raise
+            yield from zip(taken, answers, strict=True)
+            count += len(taken)
+
+    def _chunks(
+        self, items: Iterable[Any], batch_size: int | None = None, *, finish: bool = False
+    ) -> Iterator[Sequence[Any]]:
+        """Yield the items in chunks; with `finish` also those read before the iterable raised."""
+        if isinstance(items, (str, bytes)):
+            raise TypeError(
+                f"items must be an iterable of str or bytes, not one {type(items).__name__}"
+            )
+        return self._read(iter(items), batch_size or ITEMS_PER_CHUNK, finish=finish)
+
+    def _read(
+        self, stream: Iterator[Any], batch_size: int, *, finish: bool
+    ) -> Iterator[Sequence[Any]]:
+        failure: Exception | None = None
+        while failure is None:
+            most = min(batch_size, ITEMS_PER_CHUNK)
+            if self._fill.refuse and not self._fill.refusing:
+                most = min(most, max(1, self._fill.until_look))
+            taken: list[Any] = []
+            try:
+                taken.extend(islice(stream, most))
+            except Exception as error:
+                if not finish:
+                    raise
+                failure = error
+            if not taken:
+                break
+            yield taken
+        if failure is not None:
+            raise failure

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from bloomlock.arrays import np
 from bloomlock.bitmaps import add_rows, rows_missing
 from bloomlock.compiled import core
-from bloomlock.hashing import encode_item, encode_items
+from bloomlock.errors import ConfigurationError
+from bloomlock.hashing import encode_item, encode_items, group
 from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
@@ -96,19 +97,10 @@ class PythonBits(LockOwner):
         answers: list[bool] = seen.tolist()
         return answers
 
-    def _by_shard(
-        self, items: Sequence[bytes]
-    ) -> Iterator[tuple[int, slice | npt.NDArray[np.intp], Words]]:
+    def _by_shard(self, items: Sequence[bytes]) -> Iterator[tuple[int, Sequence[int], Words]]:
         shards, rows = self._hasher.place(self._hasher.digests(items))
-        if len(self._images) == 1:
-            yield 0, slice(None), rows
-            return
-        order = np.argsort(shards, kind="stable")
-        ends = np.cumsum(np.bincount(shards.astype(np.intp), minlength=len(self._images))).tolist()
-        for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            if start < end:
-                chosen = order[start:end]
-                yield number, chosen, rows[chosen]
+        for number, chosen in group(shards).items():
+            yield number, chosen, rows[chosen]
 
     def combine(self, other: PythonBits, both: bool, /) -> None:
         """Take every bit that is set in either, or with `both` those that are set in both."""
@@ -130,7 +122,13 @@ class MemoryBits:
     A child of fork has the bits as they were at that instant; what another thread of the parent
     was clearing may be half there.
 
+    Args:
+        descriptor: The parameters; the generation is of no account.
+        images: One array for each shard; None: all bits are 0.
+        file: What they lie in; None: nothing else.
+
     Attributes:
+        descriptor: The parameters.
         images: The arrays.
         writable: Whether bits can be set.
         engine: Tests and sets them: `_speed.Bits`, or PythonBits.
@@ -146,6 +144,7 @@ class MemoryBits:
         if images is None:
             length = descriptor.string_bytes()
             images = [np.zeros(length, np.uint8) for _ in range(descriptor.size.shards)]
+        self.descriptor = descriptor
         self.images = list(images)
         self._cells = [image.data for image in self.images]
         self._file = file
@@ -196,11 +195,16 @@ class MemoryBits:
             answers = step(list(encode_items(items, first)))
         return cast("list[bool]", answers)
 
-    def combine(self, other: MemoryBits, *, both: bool) -> None:
-        """Take every bit that is set here or in the other, or with `both` those set in both.
+    def check_writable(self) -> None:
+        """Raise ConfigurationError if the bits cannot be changed."""
+        if not self.writable:
+            raise ConfigurationError(
+                "this filter was loaded with mode='r' and cannot be changed; load it with mode='c' "
+                "(changes stay in this process) or 'r+' (they go to the file)"
+            )
 
-        The other has the same shape.
-        """
+    def combine(self, other: MemoryBits, *, both: bool) -> None:
+        """Take every bit that is set here or in the other, or with `both` those set in both."""
         self.check_file()
         other.check_file()
         self.engine.combine(other.engine, both)
@@ -220,18 +224,16 @@ class MemoryBits:
         if self._file is not None:
             self._file.flush()
 
-    def count_either(self, other: MemoryBits) -> int:
-        """Return the number of bits that are set here or in the other, which has the same shape."""
-        self.check_file()
-        other.check_file()
-        return sum(
-            (
-                int.from_bytes(mine[at : at + BYTES_PER_COUNT], "little")
-                | int.from_bytes(theirs[at : at + BYTES_PER_COUNT], "little")
-            ).bit_count()
-            for mine, theirs in zip(self._cells, other._cells, strict=True)
-            for at in range(0, len(mine), BYTES_PER_COUNT)
+    def counts(self, other: MemoryBits) -> tuple[int, int, int]:
+        """Return how many bits are set here, in another filter of this shape, and in either."""
+        check_same_bits(self.descriptor, other.descriptor)
+        mine, theirs = self.count(), other.count()
+        either = sum(
+            (_number(one, at) | _number(two, at)).bit_count()
+            for one, two in zip(self._cells, other._cells, strict=True)
+            for at in range(0, len(one), BYTES_PER_COUNT)
         )
+        return mine, theirs, either
 
     def count(self, shard: int | None = None, start: int = 0, length: int | None = None) -> int:
         """Return the number of set bits: of all shards, or of `length` bytes of one."""
@@ -239,8 +241,26 @@ class MemoryBits:
             return sum(self.count(number) for number in range(len(self._cells)))
         self.check_file()
         cell = self._cells[shard]
-        stop = len(cell) if length is None else start + length
-        return sum(
-            int.from_bytes(cell[at : min(at + BYTES_PER_COUNT, stop)], "little").bit_count()
-            for at in range(start, stop, BYTES_PER_COUNT)
+        cell = cell[start : len(cell) if length is None else start + length]
+        return sum(_number(cell, at).bit_count() for at in range(0, len(cell), BYTES_PER_COUNT))
+
+
+def _number(cell: memoryview, start: int) -> int:
+    """Return some bytes as one number."""
+    return int.from_bytes(cell[start : start + BYTES_PER_COUNT], "little")
+
+
+def check_same_bits(mine: Descriptor, other: Descriptor) -> None:
+    """Raise ConfigurationError if items have other bits in another filter."""
+    if not mine.same_bits(other):
+        raise ConfigurationError(
+            "filters can be merged only if num_bits, num_hashes, shards, seeds and key "
+            f"are the same: this one has {_shape(mine)}, the other {_shape(other)}"
         )
+
+
+def _shape(descriptor: Descriptor) -> str:
+    size, key = descriptor.size, descriptor.key
+    # Nothing of the key itself.
+    name = "none" if key is None else f"the {key.kind} one of check {key.check[:8]}"
+    return f"{size.num_bits}, {size.num_hashes}, {size.shards}, {descriptor.seeds} and {name}"

@@ -19,6 +19,7 @@ from bloomlock.strategies.bitmap import merge_part
 
 from .dump import Source, counter, groups
 from .files import Layout, Part
+from .memory_bits import check_same_bits
 from .state import in_one_generation
 from .support import FROM_FILTER, FROM_MEMORY, check_support
 
@@ -82,7 +83,7 @@ def update_from_memory(state: FilterState, memory: MemoryBloomFilter) -> Core[No
     def work(view: View) -> Core[bool | None]:
         descriptor, discards = view.descriptor, view.discards
         check_support(FROM_MEMORY, state.strategy.name, descriptor, discards=discards)
-        memory._state.check_same_bits(descriptor)  # noqa: SLF001 - our own class
+        check_same_bits(memory._descriptor, descriptor)  # noqa: SLF001 - our own class
         images = memory.images()
         try:
             for pieces in groups(Layout.of(descriptor)):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.errors import CapacityError, ConfigurationError
-from bloomlock.filters.memory_state import ITEMS_PER_CHUNK
+from bloomlock.filters.memory import ITEMS_PER_CHUNK
 from bloomlock.filters.options import FilterOptions
 
 SHAPES = [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bloomlock import MemoryBloomFilter
 from bloomlock.descriptor import READY
 from bloomlock.errors import ConfigurationError, FilterLostError
-from bloomlock.filters import memory_state
+from bloomlock.filters import memory as memory_filters
 from bloomlock.spec import FIELDS, RequestedSpec, encode
 
 SAVED = encode(RequestedSpec.check(1_000, 0.01, shards=2).describe().with_generation(1, READY))
@@ -237,7 +237,7 @@ def test_a_file_that_was_cut_is_an_error_and_not_the_end_of_the_process(path, mo
 
 
 def test_answers_before_the_cut_are_known(path, monkeypatch):
-    monkeypatch.setattr(memory_state, "ITEMS_PER_CHUNK", 2)
+    monkeypatch.setattr(memory_filters, "ITEMS_PER_CHUNK", 2)
 
     def cutting():
         yield from ["a", "new"]
