@@ -22,28 +22,22 @@ RETRY_PAUSES = (0.0, 0.2)
 def deliver(
     request: Request | Pipeline, *, repeatable: bool, lost: ConnectionLost | None = None
 ) -> Core[Replies]:
-    """Send a request, again where that is safe, and return its replies.
+    """Send a request and return its replies; `lost` is what became of a first try, if any.
 
-    Safe is: nothing was sent yet, or the commands may be repeated. A time-out has already waited
-    long and is followed by one more try only.
-
-    Args:
-        request: What is sent.
-        repeatable: Whether it may be carried out twice.
-        lost: What became of a first try, if that was made already.
+    It is sent again if nothing was sent yet, or if it is `repeatable`. A time-out has already
+    waited long and is followed by one more try only.
 
     Raises:
         ConnectionLost: When the tries are used up.
     """
-    replies: Replies
     for pause in RETRY_PAUSES:
         if lost is None:
             try:
-                replies = yield request
+                first: Replies = yield request
             except ConnectionLost as failed:
                 lost = failed
             else:
-                return replies
+                return first
         if lost.sent and not repeatable:
             raise lost
         if isinstance(lost.cause, redis.exceptions.TimeoutError):
@@ -52,7 +46,7 @@ def deliver(
             break
         lost = None
         yield Pause(pause)
-    replies = yield request
+    replies: Replies = yield request
     return replies
 
 
@@ -69,11 +63,8 @@ def collect(
         count = request.num_replies
         written = count if failed.written is None else failed.written
         unsent = ConnectionLost(failed.cause, sent=False, replies=[])
-        return [
-            *failed.replies,
-            *[failed] * (written - len(failed.replies)),
-            *[unsent] * (count - written),
-        ]
+        unknown = [failed] * (written - len(failed.replies))
+        return [*failed.replies, *unknown, *[unsent] * (count - written)]
 
 
 def ask(key: str, *commands: bytes) -> Core[Replies]:

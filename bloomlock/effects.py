@@ -65,10 +65,6 @@ class Pipeline(NamedTuple):
     """Commands for one server, sent without waiting for the replies to those before.
 
     Few commands have no reply when the next write is made (see parallel.py). Answered as a Request.
-
-    Attributes:
-        key: Any key of the commands; it names the server of a cluster.
-        writes: The commands, made while the server works on those before.
     """
 
     key: str
@@ -84,10 +80,7 @@ class Parallel(NamedTuple):
     """Requests to one server or to several nodes of a cluster, all under way at once.
 
     What goes to one server is one pipeline. Answered by a list: for each request its replies, or
-    the ConnectionLost that it would have raised by itself.
-
-    Attributes:
-        requests: None of them holds a connection.
+    the ConnectionLost that it would have raised by itself. None of them holds a connection.
     """
 
     requests: Sequence[Request | Pipeline]
@@ -102,10 +95,8 @@ class Pause(NamedTuple):
 class Subscribe(NamedTuple):
     """Receive announcements until the core ends; answered by the channel, b"" if there is none.
 
-    Attributes:
-        key: Any key of the commands; it names the server of a cluster.
-        connect: Whether to connect for it; else only what is connected already is used.
-        seconds: How long connecting may take; None: as long as the client allows.
+    Without `connect` only a connection that is there already is used. `seconds` bounds how long
+    connecting may take; None: as long as the client allows.
     """
 
     key: str
@@ -114,13 +105,9 @@ class Subscribe(NamedTuple):
 
 
 class NextMessage(NamedTuple):
-    """Wait for a message on the channel; answered by the message, or by None.
+    """Wait for a message whose first word is `addressee`; answered by the message, or by None.
 
     None means that the time is over, or that messages may have been missed.
-
-    Attributes:
-        addressee: First word of the message waited for; others are not for this core.
-        seconds: How long at most.
     """
 
     addressee: bytes
@@ -146,12 +133,9 @@ class Limit(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Carry out another core after what goes on in a line, to its end, however long that takes.
+    """Carry out a core that never raises after what goes on in a line (see Limit), to its end.
 
-    Attributes:
-        core: What is carried out; it must not raise.
-        line: See Limit.
-        seconds: How long to wait for its end.
+    The step itself takes no longer than `seconds`.
     """
 
     core: Generator[Any, Any, None]
@@ -189,13 +173,7 @@ class FanOut(NamedTuple):
 
 
 class FreeMemory(NamedTuple):
-    """Answered by the bytes of memory that are free on the machine of a server.
-
-    Answered by None where the server is not known to be on this machine.
-
-    Attributes:
-        key: Any key of the server.
-    """
+    """Answered by the free bytes of memory of a server's machine; None: it is not this machine."""
 
     key: str
 
@@ -203,11 +181,8 @@ class FreeMemory(NamedTuple):
 class Elsewhere(NamedTuple):
     """Carry out a core over the client of another object; see `elsewhere`.
 
-    Answered by its result and None, or by None and the exception that it raised.
-
-    Attributes:
-        run: Carries out a core there; what it returns is awaited by a runtime of asyncio.
-        core: What is carried out.
+    Answered by its result and None, or by None and the exception that it raised. What `run` returns
+    is awaited by a runtime of asyncio.
     """
 
     run: Callable[[Generator[Any, Any, Any]], Any]
@@ -215,10 +190,7 @@ class Elsewhere(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Call a function that may wait for a disk; asyncio calls it in a thread of its own.
-
-    Answered by what it returns. What it raises is raised in the core.
-    """
+    """Call a function that may wait for a disk; asyncio calls it in a thread of its own."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -285,14 +257,14 @@ class Runtime(Servers, Protocol):
 
 
 class AsyncRuntime(Servers, Protocol):
-    """Carries out the steps of cores, for asyncio."""
+    """The same for asyncio."""
 
     @property
     def members(self) -> Sequence[AsyncRuntime]:
-        """The runtime of each server that a FanOut goes to; itself if there is one server."""
+        """See Runtime.members."""
 
     async def run(self, core: Core[T]) -> T:
-        """Carry out the steps of a core and return its result."""
+        """See Runtime.run."""
 
 
 AnyRuntime: TypeAlias = Runtime | AsyncRuntime

@@ -1,9 +1,7 @@
 """Cores side by side: what they ask next is under way at the same time.
 
-`in_parallel` advances several cores together. The requests they yield go out as one `Parallel`: to
-one server as one pipeline, to the nodes of a cluster as one pipeline each, all nodes at once. So
-the cores together cost the round trips of the slowest one. A core sees nothing of this: it gets the
-replies to its own request, or the ConnectionLost that is about it.
+The requests of several cores go out as one `Parallel`: to each server as one pipeline, to all
+servers at once. So they cost the round trips of the slowest. A core sees nothing of this.
 """
 
 from __future__ import annotations
@@ -40,16 +38,8 @@ def in_parallel(cores: Sequence[Core[T]], most: int | None = None) -> Core[list[
     """Carry out several cores side by side and return their results in order.
 
     A core that needs a connection of its own, or that does something else than ask and pause, is
-    carried out to its end by itself.
-
-    Args:
-        cores: What is carried out; they must not depend on each other.
-        most: How many are under way at once; None: all.
-
-    Raises:
-        What a core raises; the others end where they are.
-
-    Cost: the round trips of the longest core, where all are under way at once.
+    carried out to its end by itself. What a core raises ends the others where they are. With `most`
+    no more than so many are under way at once.
     """
     results: list[T] = []
     step = most or max(1, len(cores))
@@ -115,12 +105,7 @@ def _may_share(step: Step) -> bool:
 def writes_of(
     requests: Sequence[Request | Pipeline], sent: list[Command] | None = None
 ) -> Iterator[Write]:
-    """Return the writes of requests that go to one server, as one pipeline.
-
-    Args:
-        requests: In the order in which they are sent.
-        sent: Where the commands are noted; None: nowhere.
-    """
+    """Yield the writes of requests that go to one server, as one pipeline; note them in `sent`."""
     unanswered: deque[tuple[int, int]] = deque()
     answered = written = size_of_all = size = 0
     together: list[Command] = []
@@ -151,13 +136,7 @@ def outcomes_of(
 ) -> list[Outcome]:
     """Return what came of each of the requests that went as one pipeline.
 
-    Args:
-        requests: In the order in which they were sent.
-        replies: The replies to all of them, or to the first.
-        lost: What cut the replies off, if that happened.
-
-    Returns:
-        For each request its replies, or a ConnectionLost with those that came.
+    That is its replies, or, if `lost` cut these off, a ConnectionLost with those that came.
     """
     outcomes: list[Outcome] = []
     end = 0
@@ -177,13 +156,7 @@ def outcomes_of(
 def answered_of(
     requests: Sequence[Request | Pipeline], outcomes: Sequence[Outcome], sent: Sequence[Command]
 ) -> Iterator[tuple[str, Sequence[Command], Replies]]:
-    """Return key, commands and replies of each request that was answered.
-
-    Args:
-        requests: In the order in which they were sent.
-        outcomes: What came of each.
-        sent: Their commands, as `writes_of` noted them; none are returned without.
-    """
+    """Yield key, commands (as `writes_of` noted them) and replies of each answered request."""
     end = 0
     for request, outcome in zip(requests, outcomes, strict=True):
         start, end = end, end + request.num_replies

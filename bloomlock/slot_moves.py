@@ -34,15 +34,9 @@ def moved_too_long(key: str, seconds: float, error: Exception) -> redis.exceptio
 def through_moves(key: str, step: Callable[[], Core[T]]) -> Core[T]:
     """Run a step that ends by a transaction under WATCH, again while a cluster moves its slot.
 
-    A runtime does so for other requests, and here waits for none. All begins anew with the WATCH,
-    because the transaction belongs to the connection that watches.
-
-    Args:
-        key: Any key of the step.
-        step: Makes its core. What a cluster refuses of it was not done.
-
-    Raises:
-        redis.exceptions.TryAgainError: If the slot still moves after MOVING_SECONDS.
+    A runtime does so for other requests, and here waits for none: the transaction belongs to the
+    connection that watches, so all is done again, from the WATCH on. What a cluster refuses was not
+    done. After MOVING_SECONDS it raises TryAgainError.
     """
     clock = yield Clock()
     began, pause = clock(), SHORTEST_PAUSE_S

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 
 class Script:
-    """One script of this folder.
-
-    Args:
-        names: The files it is put together from.
-        body: What comes before the last of them.
-    """
+    """One script, put together from files of this folder; `body` comes before the last."""
 
     def __init__(self, *names: str, body: str = "") -> None:
         folder = files(__package__)
@@ -39,11 +34,9 @@ class Script:
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def by_digest(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
-        """Return the EVALSHA command."""
         return encode_command("EVALSHA", self.digest, len(keys), *keys, *arguments)
 
     def by_source(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
-        """Return the EVAL command, which also loads the script."""
         return encode_command("EVAL", self.source, len(keys), *keys, *arguments)
 
     def call(self, calls: Sequence[Call], *, repeatable: bool) -> Core[Replies]:
@@ -64,16 +57,7 @@ class Script:
 
 
 def answer_of(reply: Any, what: str) -> Any:
-    """Return the reply to a script if it is no error.
-
-    Args:
-        reply: What `Script.call` returned for one call.
-        what: What the script is for, as the subject of a sentence: "claims need".
-
-    Raises:
-        ConfigurationError: If the server runs no scripts for this client.
-        redis.exceptions.RedisError: What the server answered, or why it could not be reached.
-    """
+    """Return the reply to a script, or raise what it is; `what` is as for named_error."""
     if isinstance(reply, ConnectionLost):
         raise reply.cause from None
     if isinstance(reply, Exception):
@@ -82,7 +66,10 @@ def answer_of(reply: Any, what: str) -> Any:
 
 
 def named_error(error: Exception, what: str) -> Exception:
-    """Return the error of a script; one that says what scripts are for where they are forbidden."""
+    """Return the error of a script; a ConfigurationError where the server runs none.
+
+    `what` is the subject of a sentence and its verb: "claims need".
+    """
     if isinstance(error, ConnectionLost) or not is_missing(error):
         return error
     named = ConfigurationError(
