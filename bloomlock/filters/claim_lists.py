@@ -177,7 +177,7 @@ def settle(state: FilterState, items: Iterable[str | bytes], step: str) -> Core[
 
     def work(view: View) -> Core[list[bool] | None]:
         hasher = view.hasher
-        rows = [Row(view.shards[hasher.locate(one)[0]], hasher.identify(one)) for one in wanted]
+        rows = [Row(view.shards[hasher.shard_of(one)], hasher.identify(one)) for one in wanted]
         answers, _ = yield from ask_claims(step, rows)
         return None if None in answers else list(map(bool, answers))
 

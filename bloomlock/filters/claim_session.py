@@ -18,7 +18,6 @@ from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold
 from bloomlock.locks.options import check_flag, check_lease, check_seconds, milliseconds
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime.clock import boot_clock
-from bloomlock.strategies.lua import pack_one
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,11 +156,11 @@ class ClaimSession:
 
     def place(self, view: View, word: bytes) -> Row:
         """Return what asks for the item in a generation."""
-        number, offsets = view.hasher.locate(self.offer.data)
+        data, hasher = self.offer.data, view.hasher
+        shard = view.shards[hasher.shard_of(data)]
         # With slices what stands for the offsets is the item.
-        places = offsets if isinstance(offsets, bytes) else pack_one(offsets)
-        identity = view.hasher.identify(self.offer.data)
-        self.view, self.row = view, Row(view.shards[number], identity, self.token, places)
+        places = data if shard.slices else hasher.packed([data])
+        self.view, self.row = view, Row(shard, hasher.identify(data), self.token, places)
         return self.row._replace(word=word)
 
     def take(self, answer: list[Any], sent: float, options: ClaimOptions) -> None:
