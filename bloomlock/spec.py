@@ -69,7 +69,10 @@ class RequestedSpec:
         window: Window | timedelta | float | None = None,
         growth: Growth | None = None,
     ) -> RequestedSpec:
-        """Check every parameter; raises ConfigurationError on the first that is not usable."""
+        """Check every parameter; raises ConfigurationError on the first that is not usable.
+
+        That no filter is so large is known when it is described.
+        """
         if growth is not None:
             if native:
                 raise ConfigurationError(
@@ -99,7 +102,7 @@ class RequestedSpec:
             other = "seeds" if num_hashes is None else "num_hashes"
             _refuse(f" with {other}, which fixes the number of hash functions", optimize=optimize)
         items, rate = sizing.check_capacity(capacity), sizing.check_error_rate(error_rate)
-        spec = cls(
+        return cls(
             items,
             rate,
             check_seeds(seeds),
@@ -111,8 +114,6 @@ class RequestedSpec:
             ring,
             None if growth is None else check_growth(growth, items),
         )
-        spec.describe()
-        return spec
 
     @classmethod
     def of(cls, descriptor: Descriptor) -> RequestedSpec:
@@ -229,9 +230,6 @@ def refuse_key(key: object) -> None:
 
 FORMAT = 1
 
-MAX_NATIVE_BITS = 2**37
-"""More than 2^30 items take at any rate."""
-
 _WHOLE = re.compile("[0-9]{1,18}")
 
 FIELDS = (
@@ -344,77 +342,61 @@ def refuse_unknown_flags(name: str, header: int) -> None:
 
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     _whole(fields, "format", FORMAT)
-    native = "native" in fields
-    _check_kind(fields)
-    size = Size(
-        _whole(fields, "shard_bits", MAX_NATIVE_BITS if native else sizing.MAX_SHARD_BITS),
-        _whole(fields, "num_hashes", sizing.MAX_HASHES),
-        _whole(fields, "shards", MAX_SHARDS),
+    native, seeds, growth = "native" in fields, None, None
+    capacity = _whole(fields, "capacity", MAX_CAPACITY)
+    if fields["seeds"]:
+        seeds = fields["seeds"].split(",")
+        if not all(map(_WHOLE.fullmatch, seeds)):
+            raise ConfigurationError(f"seeds must be whole numbers, not {fields['seeds']!r:.80}")
+    if "growth" in fields:
+        up_to = _whole(fields, "up_to", MAX_CAPACITY) if "up_to" in fields else None
+        growth = Growth(_whole(fields, "growth", MAX_GROWTH), up_to)
+    key = read_key(fields["key"]) if "key" in fields else None
+    if key is not None and (native or seeds):
+        raise ConfigurationError("a filter that is native, or has seeds, has no key")
+    spec = RequestedSpec.check(
+        capacity,
+        float(fields["error_rate"]),
+        seeds=[*map(int, seeds)] if seeds else None,
+        shards=_whole(fields, "shards", MAX_SHARDS),
+        num_hashes=None if native or seeds else _whole(fields, "num_hashes", sizing.MAX_HASHES),
+        native=native,
+        window=_window(fields["window"]) if "window" in fields else None,
+        growth=growth,
     )
-    seeds = fields["seeds"].split(",") if fields["seeds"] else []
-    if not all(map(_WHOLE.fullmatch, seeds)):
-        raise ConfigurationError(f"seeds must be whole numbers, not {fields['seeds']!r:.80}")
     for field, known in (("state", STATES), ("origin", ORIGINS)):
         if fields[field] not in known:
             raise ConfigurationError(
                 f"{field} must be {', '.join(known[:-1])} or {known[-1]} in this version of "
                 f"bloomlock, not {fields[field]!r:.80}"
             )
-    capacity, growth = _whole(fields, "capacity", MAX_CAPACITY), None
-    if "growth" in fields:
-        up_to = _whole(fields, "up_to", MAX_CAPACITY) if "up_to" in fields else None
-        growth = check_growth(Growth(_whole(fields, "growth", MAX_GROWTH), up_to), capacity)
     most = 2**GENERATION_BITS - 1
     generation = _whole(fields, "generation", most)
-    descriptor = Descriptor(
-        capacity,
-        sizing.check_error_rate(float(fields["error_rate"])),
-        size,
-        check_seeds(list(map(int, seeds))) if seeds else None,
-        native,
-        generation,
-        fields["state"],
-        fields["origin"],
-        _whole(fields, "root", most) if "root" in fields else generation,
-        read_key(fields["key"]) if "key" in fields else None,
-        _ring(fields["window"]) if "window" in fields else None,
-        _replaced(fields["replaces"]) if "replaces" in fields else None,
-        growth,
+    descriptor = replace(
+        spec.describe(),
+        key=key,
+        generation=generation,
+        state=fields["state"],
+        origin=fields["origin"],
+        root=_whole(fields, "root", most) if "root" in fields else generation,
+        replaces=_replaced(fields["replaces"]) if "replaces" in fields else None,
     )
     # Other numbers would send each item to other bits than the writer's, without any error.
-    expected = RequestedSpec.of(descriptor).describe()
-    if size != expected.size:
-        raise ConfigurationError(
-            f"shard_bits {size.shard_bits} and num_hashes {size.num_hashes} are not those of its "
-            f"capacity and error_rate, {expected.size.shard_bits} and {expected.size.num_hashes}"
-        )
-    if growth is not None and _shapes(expected) != fields["slices"]:
-        raise ConfigurationError(
-            f"slices {fields['slices']:.80} are not those of its capacity, error_rate and growth, "
-            f"{_shapes(expected):.80}"
-        )
-    return replace(descriptor, slices=expected.slices)
-
-
-def _check_kind(fields: Mapping[str, str]) -> None:
-    seeded = bool(fields["seeds"])
-    for kinds in (
-        ["native" in fields, "window" in fields, "growth" in fields],
-        ["native" in fields, "key" in fields, seeded],
-        ["growth" in fields, seeded],
-    ):
-        if sum(kinds) > 1:
+    expected = encode(descriptor)
+    for name in ("shard_bits", "num_hashes", "slices"):
+        if (stored := fields.get(name)) != expected.get(name):
             raise ConfigurationError(
-                "of native, a window and growth a filter has one at most, and of native, a key and "
-                "seeds as well; one that grows has no seeds"
+                f"{name} must be {expected.get(name)!s:.80} by its other parameters, not "
+                f"{stored!s:.80}"
             )
+    return descriptor
 
 
-def _ring(text: str) -> Ring:
+def _window(text: str) -> Window:
     if not (found := re.fullmatch("([0-9]{1,18})/([0-9]{1,2})", text)):
         raise ConfigurationError(f"window must be microseconds/slices, not {text!r:.80}")
     length_us, slices = map(int, found.groups())
-    return check_window(Window(timedelta(microseconds=length_us), slices))
+    return Window(timedelta(microseconds=length_us), slices)
 
 
 def _replaced(text: str) -> Replaced:

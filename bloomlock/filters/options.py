@@ -136,7 +136,7 @@ class FilterOptions(OpenOptions):
         native = self.updates.name == "native"
         if growth is not None and not native:
             check_support(GROWTH, self.updates.name)
-        return RequestedSpec.check(
+        spec = RequestedSpec.check(
             self.capacity,
             self.error_rate,
             seeds=self.seeds,
@@ -148,6 +148,8 @@ class FilterOptions(OpenOptions):
             window=self.window,
             growth=growth,
         )
+        spec.describe()
+        return spec
 
 
 def choice(parameter: str, value: object, allowed: object) -> str:
