@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.hash_keys import check_key
@@ -18,7 +18,6 @@ from .support import GROWTH, WINDOW, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import timedelta
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.hash_keys import HashKey
@@ -55,15 +54,18 @@ class BitsParameters(TypedDict, total=False):
 
 
 @dataclass(kw_only=True)
-class OpenOptions:
-    """The options of `open`, checked when they are made; see BloomFilter for what they mean.
+class FilterOptions:
+    """The options of a filter, checked when they are made; see BloomFilter for what they mean.
 
     Attributes:
+        refresh: Whether an `add` of an item that is there renews it; a Window says so itself.
+        shape: Capacity, error rate, seeds, num_hashes, optimize, shards and window of a filter that
+            is created or attached to; None: one that is opened as it is.
         updates: The strategy itself.
         hash_key: The key, checked.
         refuses: Whether a full filter refuses new items.
         caching: How positive answers are kept; None if they are not.
-        wanted: Parameters of the filter; None: those that it has.
+        wanted: The shape, checked.
     """
 
     strategy: str | Strategy = "atomic"
@@ -74,17 +76,33 @@ class OpenOptions:
     on_unknown: OnUnknown = "raise"
     prefix: str = DEFAULT_PREFIX
     refresh: bool = False
+    shape: dict[str, Any] | None = None
     updates: Strategy = field(init=False)
     hash_key: HashKey | None = field(init=False)
     refuses: bool = field(init=False)
     caching: NearCaching | None = field(init=False)
-    wanted: RequestedSpec | None = field(init=False)
+    wanted: RequestedSpec | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.updates = make_strategy(self.strategy)
-        self.wanted = wanted = self._requested()
-        self.hash_key = wanted.key if wanted else check_key(self.key)
-        if self.updates.name == "native":
+        is_native, growth = self.updates.name == "native", None
+        if self.shape is not None:
+            if isinstance(self.on_full, Growth):
+                growth = self.on_full
+            elif choice("on_full", self.on_full, OnFull) == "grow":
+                growth = Growth()
+            if growth is not None and not is_native:
+                check_support(GROWTH, self.updates.name)
+            if isinstance(window := self.shape.get("window"), Window):
+                self.refresh = window.refresh
+            self.wanted = RequestedSpec.check(
+                **self.shape, key=self.key, native=is_native, growth=growth
+            )
+            self.wanted.describe()
+        else:
+            choice("on_full", self.on_full, OnFull)
+        self.hash_key = self.wanted.key if self.wanted else check_key(self.key)
+        if is_native:
             refuse_key(self.hash_key)
         choice("on_lost", self.on_lost, OnLost)
         choice("on_unknown", self.on_unknown, OnUnknown)
@@ -94,11 +112,9 @@ class OpenOptions:
         self.caching = NearCaching.check(near.size, near.max_staleness, boot_clock)
         if not isinstance(self.refresh, bool):
             raise ConfigurationError(f"refresh must be True or False, not {self.refresh!r:.80}")
-        if wanted is None:
-            choice("on_full", self.on_full, OnFull)
         self.refuses = self.on_full == "raise"
-        if wanted is not None:
-            self.strategy_for(wanted)
+        if self.wanted is not None:
+            self.strategy_for(self.wanted)
 
     def strategy_for(self, spec: RequestedSpec | Descriptor) -> Strategy:
         """Return the strategy for a filter with these parameters, or raise ConfigurationError."""
@@ -110,46 +126,6 @@ class OpenOptions:
         if spec.window and self.refuses:
             raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
         return SlicedStrategy(self.updates.name, refresh=self.refresh)
-
-    def _requested(self) -> RequestedSpec | None:
-        return None
-
-
-@dataclass(kw_only=True)
-class FilterOptions(OpenOptions):
-    """The options of a filter that is created or attached to."""
-
-    capacity: int
-    error_rate: float
-    seeds: Iterable[int] | None = None
-    num_hashes: int | None = None
-    optimize: Optimize | None = None
-    shards: int | None = None
-    window: timedelta | float | Window | None = None
-
-    def _requested(self) -> RequestedSpec:
-        if isinstance(self.window, Window):
-            self.refresh = self.window.refresh
-        growth = self.on_full if isinstance(self.on_full, Growth) else None
-        if growth is None and choice("on_full", self.on_full, OnFull) == "grow":
-            growth = Growth()
-        native = self.updates.name == "native"
-        if growth is not None and not native:
-            check_support(GROWTH, self.updates.name)
-        spec = RequestedSpec.check(
-            self.capacity,
-            self.error_rate,
-            seeds=self.seeds,
-            key=self.key,
-            num_hashes=self.num_hashes,
-            optimize=self.optimize,
-            shards=self.shards,
-            native=native,
-            window=self.window,
-            growth=growth,
-        )
-        spec.describe()
-        return spec
 
 
 def choice(parameter: str, value: object, allowed: object) -> str:

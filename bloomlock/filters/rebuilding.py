@@ -32,7 +32,7 @@ from .batches import chunks
 from .files import Layout
 from .follow import before_adding
 from .generation import View
-from .options import OpenOptions
+from .options import FilterOptions
 from .prepared import Prepared
 from .state import ITEMS_PER_CHUNK, FilterState, in_one_generation
 from .stored_filter import look, look_at_shard
@@ -144,7 +144,7 @@ class _Rebuild:
 
     def _attached(self, keys: FilterKeys, descriptor: Descriptor) -> tuple[FilterState, View]:
         """Return a state that works with one generation, whatever the name leads to."""
-        options = OpenOptions(
+        options = FilterOptions(
             strategy=self._state.options.strategy, prefix=self._state.keys.prefix, on_full="warn"
         )
         made = FilterState(keys, options, None)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     from .near_cache import NearCache, NearCaching
-    from .options import OpenOptions
+    from .options import FilterOptions
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class FilterState(LockOwner):
     """
 
     def __init__(
-        self, keys: FilterKeys, options: OpenOptions, wanted: RequestedSpec | None
+        self, keys: FilterKeys, options: FilterOptions, wanted: RequestedSpec | None
     ) -> None:
         super().__init__()
         self.keys = keys
@@ -124,7 +124,7 @@ class FilterState(LockOwner):
         self.flagged = 0
 
     @classmethod
-    def of(cls, name: str, options: OpenOptions) -> FilterState:
+    def of(cls, name: str, options: FilterOptions) -> FilterState:
         return cls(FilterKeys(name, options.prefix), options, options.wanted)
 
     def sibling(self, keys: FilterKeys) -> FilterState:

@@ -37,7 +37,8 @@ from bloomlock.filters.options import FilterOptions
 from bloomlock.filters.rebuilding import rebuild
 from bloomlock.keys import FilterKeys
 
-SHAPE = {"capacity": 50, "error_rate": 1e-9, "shards": 2, "on_lost": "recreate"}
+PARAMETERS = {"capacity": 50, "error_rate": 1e-9, "shards": 2}
+SHAPE = {**PARAMETERS, "on_lost": "recreate"}
 ITEM, OTHER = "item 0", "item 1"
 KEYS = FilterKeys("x")
 ABSENT, THERE = "absent", "there"
@@ -111,7 +112,9 @@ class World:
 
     def _unattached(self):
         """Return an object that has not looked at the server yet."""
-        return BloomFilter._of("x", FilterOptions(**SHAPE), self.client)
+        return BloomFilter._of(
+            "x", FilterOptions(shape=PARAMETERS, on_lost="recreate"), self.client
+        )
 
     def _copied(self):
         """Put a copy of another filter in the place of this one."""

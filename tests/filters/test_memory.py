@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock import BloomFilter, Growth, MemoryBloomFilter
 from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.filters.memory import ITEMS_PER_CHUNK
-from bloomlock.filters.options import FilterOptions
+from bloomlock.spec import RequestedSpec
 
 SHAPES = [
     {"capacity": 2_000},
@@ -168,11 +168,11 @@ def test_items_one_by_one_are_counted_so_that_a_full_filter_says_so(caplog):
     ("options", "why"),
     [
         ({"window": 60}, "window="),
-        ({"on_full": "grow"}, "a filter that grows"),
-        ({"strategy": "native"}, "strategy='native'"),
+        ({"growth": Growth()}, "a filter that grows"),
+        ({"native": True}, "strategy='native'"),
     ],
 )
 def test_what_has_no_like_in_the_process_is_refused(options, why):
-    asked = FilterOptions(capacity=1000, error_rate=0.01, **options).wanted.describe()
+    asked = RequestedSpec.check(1000, 0.01, **options).describe()
     with pytest.raises(ConfigurationError, match=f"a filter in the process is not .* {why}"):
         MemoryBloomFilter.of(asked)

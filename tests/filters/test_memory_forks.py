@@ -10,7 +10,7 @@ import pytest
 
 from bloomlock.filters.fill import FillWatch
 from bloomlock.filters.memory_bits import PythonBits
-from bloomlock.filters.options import OpenOptions
+from bloomlock.filters.options import FilterOptions
 from bloomlock.filters.state import FilterState
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 from bloomlock.spec import RequestedSpec
@@ -60,7 +60,7 @@ def test_a_child_that_is_forked_in_the_middle_of_an_update_has_a_filter_of_its_o
 OWNERS = {
     "bits": lambda: PythonBits(RequestedSpec.check(100, 0.01).describe().hasher(), []),
     "fill": lambda: FillWatch("x", refuse=False),
-    "state": lambda: FilterState(FilterKeys("x", DEFAULT_PREFIX), OpenOptions(), None),
+    "state": lambda: FilterState(FilterKeys("x", DEFAULT_PREFIX), FilterOptions(), None),
 }
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from bloomlock.effects import Core
-    from bloomlock.filters.options import OpenOptions
+    from bloomlock.filters.options import FilterOptions
     from bloomlock.keys import FilterKeys
 
     AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
@@ -44,7 +44,7 @@ class AsyncConnectedFilter(FilterBase):
     """A filter object with a client; one for asyncio connects at the first use."""
 
     @classmethod
-    def _of(cls, name: str, options: OpenOptions, client: AsyncClient) -> Self:
+    def _of(cls, name: str, options: FilterOptions, client: AsyncClient) -> Self:
         """Return an object that is not attached yet."""
         made = cls.__new__(cls)
         made._connect(FilterState.of(name, options), client)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bloomlock.delivery import elsewhere
 from bloomlock.errors import ConfigurationError
 from bloomlock.filters import dump, expiry, rebuilding, renaming, union
-from bloomlock.filters.options import OpenOptions
+from bloomlock.filters.options import FilterOptions
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 
 from .connected import AsyncConnectedFilter
@@ -269,7 +269,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         Cost: the bits go to the server once, 2 MiB in a round trip; eight round trips more. With
         `replace` the server has the memory of both filters for a while.
         """
-        options = OpenOptions(
+        options = FilterOptions(
             strategy=strategy,
             key=key,
             refresh=refresh,

@@ -14,7 +14,7 @@ from bloomlock.filters import (
     union,
 )
 from bloomlock.filters.memory import MemoryBloomFilter
-from bloomlock.filters.options import FilterOptions, OpenOptions
+from bloomlock.filters.options import FilterOptions
 from bloomlock.filters.state import FilterState
 from bloomlock.keys import DEFAULT_PREFIX
 
@@ -130,15 +130,17 @@ class BloomFilter(ClaimableFilter, WholeFilter):
     ) -> None:
         """Check the parameters; for threads, also create the filter or attach to it."""
         options = FilterOptions(
-            capacity=capacity,
-            error_rate=error_rate,
+            shape={
+                "capacity": capacity,
+                "error_rate": error_rate,
+                "seeds": seeds,
+                "num_hashes": num_hashes,
+                "optimize": optimize,
+                "shards": shards,
+                "window": window,
+            },
             strategy=strategy,
             key=key,
-            seeds=seeds,
-            num_hashes=num_hashes,
-            optimize=optimize,
-            shards=shards,
-            window=window,
             near_cache=near_cache,
             on_full=on_full,
             on_lost=on_lost,
@@ -181,7 +183,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             FilterNotFoundError: If there is no filter of that name.
             And as the class.
         """
-        options = OpenOptions(
+        options = FilterOptions(
             strategy=strategy,
             key=key,
             refresh=refresh,

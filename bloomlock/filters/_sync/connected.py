@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import redis
 
     from bloomlock.effects import Core
-    from bloomlock.filters.options import OpenOptions
+    from bloomlock.filters.options import FilterOptions
     from bloomlock.keys import FilterKeys
 
     Client = redis.Redis | redis.RedisCluster | str | None
@@ -33,7 +33,7 @@ class ConnectedFilter(FilterBase):
     """A filter object with a client; one for asyncio connects at the first use."""
 
     @classmethod
-    def _of(cls, name: str, options: OpenOptions, client: Client) -> Self:
+    def _of(cls, name: str, options: FilterOptions, client: Client) -> Self:
         """Return an object that is not attached yet."""
         made = cls.__new__(cls)
         made._connect(FilterState.of(name, options), client)
