@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
 from . import sizing
 from .errors import ConfigurationError
@@ -30,6 +31,9 @@ from .sizing import (
     Size,
 )
 from .slices import LAG, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # -- time windows --------------------------------------------------------------------------------
 
@@ -226,14 +230,26 @@ def slice_error_rate(error_rate: float, index: int) -> float:
     return float(error_rate * (1 - TIGHTENING) * TIGHTENING**index / RATE_TOLERANCE)
 
 
-def slice_hashes(first: int, error_rate: float, index: int) -> int:
-    """Return the hash functions of a slice, which is as full as the first one at its rate.
+def _steps(
+    capacity: int, error_rate: float, num_hashes: int, factor: int, up_to: int | None
+) -> Iterator[tuple[int, float, int]]:
+    """Yield items, rate and hash functions of the slices, the first one first.
 
-    >>> [slice_hashes(17, 1e-6, j) for j in range(4)]
+    >>> [hashes for _, _, hashes in _steps(1000, 1e-6, 17, 4, 85_000)]
     [17, 18, 19, 19]
     """
-    more = index * math.log(TIGHTENING) / math.log(slice_error_rate(error_rate, 0))
-    return min(MAX_HASHES, round(first * (1 + more)))
+    held = 0
+    more = math.log(TIGHTENING) / math.log(slice_error_rate(error_rate, 0))
+    for index in range(MOST_SLICES):
+        items = capacity * factor**index
+        if up_to is not None:
+            items = min(items, up_to - held)
+        if items <= 0:
+            return
+        # Each slice is as full at its rate as the first one.
+        hashes = min(MAX_HASHES, round(num_hashes * (1 + index * more)))
+        yield items, slice_error_rate(error_rate, index), hashes
+        held += items
 
 
 def slices_for(
@@ -248,35 +264,27 @@ def slices_for(
     [(13275, 6, 1000), (57091, 7, 4000), (63421, 8, 4000)]
     """
     found: list[Slice] = []
-    first, held = FIRST_BIT, 0
-    while len(found) < MOST_SLICES and (growth.up_to is None or held < growth.up_to):
-        index = len(found)
-        items = capacity * growth.factor**index
-        if growth.up_to is not None:
-            items = min(items, growth.up_to - held)
-        rate, hashes = (
-            slice_error_rate(error_rate, index),
-            slice_hashes(num_hashes, error_rate, index),
-        )
+    first, up_to = FIRST_BIT, growth.up_to
+    for items, rate, k in _steps(capacity, error_rate, num_hashes, growth.factor, up_to):
         room = _room(items, shards)
         try:
-            size = sizing.size_for(room, rate, num_hashes=hashes, shards=shards)
+            size = sizing.size_for(room, rate, num_hashes=k, shards=shards)
         except ConfigurationError:
             break
         if first + size.shard_bits > MAX_STRING_BITS:
             break
         room = sizing.shard_capacity(room, shards)
-        found.append(Slice(first, size.shard_bits, size.num_hashes, rate, items, room))
+        found.append(Slice(first, size.shard_bits, k, rate, items, room))
         first = 8 * found[-1].end_byte
-        held += items
     if not found:
         bits = sizing.bits_needed(capacity, slice_error_rate(error_rate, 0), num_hashes)
         raise sizing.too_large(capacity, error_rate, bits, shards)
-    if growth.up_to is not None and held < growth.up_to:
+    held = sum(part.capacity for part in found)
+    if up_to is not None and held < up_to:
         raise ConfigurationError(
             f"up_to must be at most {held} for capacity {capacity} at error_rate {error_rate:g} in "
-            f"{shards} shards with growth {growth.factor}, not {growth.up_to}; give a larger "
-            f"capacity or more shards"
+            f"{shards} shards with growth {growth.factor}, not {up_to}; give a larger capacity or "
+            "more shards"
         )
     return tuple(found)
 
@@ -290,15 +298,10 @@ def shards_for(capacity: int, error_rate: float, num_hashes: int, growth: Growth
     size = sizing.size_for(capacity, slice_error_rate(error_rate, 0), num_hashes=num_hashes)
     shards = sizing.usual_shards(size)
     most = growth.up_to or USUAL_REACH * capacity
-    bits = held = 0
-    for index in range(MOST_SLICES):
-        items = min(capacity * growth.factor**index, most - held)
-        if items <= 0:
-            break
-        hashes = slice_hashes(num_hashes, error_rate, index)
-        rate = slice_error_rate(error_rate, index)
-        bits += sizing.bits_needed(_room(items, shards), rate, hashes)
-        held += items
+    bits = sum(
+        sizing.bits_needed(_room(items, shards), rate, hashes)
+        for items, rate, hashes in _steps(capacity, error_rate, num_hashes, growth.factor, most)
+    )
     limit = MAX_SHARDS if growth.up_to else MANY_SHARDS
     return max(shards, min(limit, math.ceil(bits / USUAL_STRING_BITS)))
 
@@ -314,9 +317,5 @@ def _room(items: int, shards: int) -> int:
 
 
 def compound_error_rate(rates: list[float]) -> float:
-    """Return the rate of several slices together: 1 - (1 - a)(1 - b)...
-
-    >>> round(compound_error_rate([0.1, 0.2]), 6)
-    0.28
-    """
+    """Return the rate of several slices together: 1 - (1 - a)(1 - b)..."""
     return -math.expm1(sum(math.log1p(-min(rate, 1 - 2**-53)) for rate in rates))
