@@ -39,7 +39,6 @@ GRACE_SECONDS = 1.0
 
 
 def out_of_time(*, sent: bool) -> ConnectionLost:
-    """Return what is thrown into a core whose request had no time left."""
     cause = RedisTimeoutError("the server did not answer within the time limit")
     return ConnectionLost(cause, sent=sent, replies=[])
 
@@ -60,7 +59,6 @@ class Workers:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
 
     def start(self, job: Job) -> None:
-        """Run a job in a thread that has nothing to do, or in a new one."""
         with self._lock:
             if self._idle > 0:
                 self._idle -= 1
@@ -106,7 +104,6 @@ class Line:
         self._runs = False
 
     def append(self, job: Job) -> None:
-        """Run a job after all that were appended before."""
         with self._lock:
             self._jobs.append(job)
             runs = self._runs
@@ -128,7 +125,6 @@ class Line:
 
 
 def _line_of(line: list[Any]) -> Line:
-    """Return the line that a Limit, Behind or FanOut names."""
     if line[0] is None:
         line[0] = Line()
     made: Line = line[0]
@@ -136,8 +132,6 @@ def _line_of(line: list[Any]) -> Line:
 
 
 class _Awaited(Generic[T]):
-    """Work whose result is awaited for a while."""
-
     def __init__(self, work: Callable[[], T], late: Callable[[T], None]) -> None:
         self._work = work
         self._late = late
@@ -200,7 +194,6 @@ class Background:
         return awaited.result(seconds)
 
     def run_behind(self, run: Callable[[Core[None]], None], step: Behind) -> None:
-        """Run a core after what goes on in a line; wait for its end, but not for long."""
         done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
         def job() -> None:
@@ -252,14 +245,12 @@ class AsyncBackground:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin something and keep it until it ends."""
         task = asyncio.create_task(work, name="bloomlock-behind")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def end(self, seconds: float) -> None:
-        """Wait for all that goes on; cancel what does not end in time."""
         if self._tasks:
             _, late = await asyncio.wait(set(self._tasks), timeout=seconds)
             for task in late:
@@ -294,8 +285,6 @@ class AsyncBackground:
         return task.result()
 
     async def run_behind(self, run: Callable[[Core[None]], Awaitable[None]], step: Behind) -> None:
-        """Run a core after what goes on in a line; wait for its end, but not for long."""
-
         async def run_after(before: asyncio.Task[Any] | None) -> None:
             if before is not None:
                 await asyncio.wait((before,))

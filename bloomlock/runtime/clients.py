@@ -1,17 +1,17 @@
-"""Where a filter's client comes from: given, by URL, from the environment, or embedded."""
+"""Where a filter's or a lock's client comes from: given, by URL, from the environment, embedded."""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import redis
 import redis.asyncio
 import redis.connection
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from bloomlock.errors import ConfigurationError
@@ -22,42 +22,61 @@ from . import connections
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CLIENTS = (
-    redis.Redis,
-    redis.RedisCluster,
-    redis.asyncio.Redis,
-    redis.asyncio.RedisCluster,
-)
+Client: TypeAlias = redis.Redis | redis.RedisCluster
+AsyncClient: TypeAlias = redis.asyncio.Redis | redis.asyncio.RedisCluster
+_SYNC = (redis.Redis, redis.RedisCluster)
+_ASYNC = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
+CLIENTS = (*_SYNC, *_ASYNC)
 
 # With these a URL that does not answer is known within 3 seconds. What the URL says wins.
 CONNECT_TIMEOUT = 1.0
 REPLY_TIMEOUT = 2.0
+MEMORY_REPORT = Path("/proc/meminfo")
+"""What sysconf calls available leaves out the file cache, most of which the system gives away."""
 
 
-def sync_client(client: object) -> tuple[redis.Redis | redis.RedisCluster, bool]:
+def sync_client(client: object) -> tuple[Client, bool]:
     """Return a client for threads, and whether it was made here."""
-    if isinstance(client, (redis.Redis, redis.RedisCluster)):
+    if isinstance(client, _SYNC):
         return client, False
-    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
+    if isinstance(client, _ASYNC):
         raise ConfigurationError(
             "client must be a redis.Redis or redis.RedisCluster, not an asyncio client; "
             "use AsyncBloomFilter, AsyncLock, ... with that"
         )
     address = find_address(client)
     with explained(address):
-        made = redis.Redis.from_url(address.url, **_options())
+        made = redis.Redis.from_url(address.url, **_options(Retry))
         made.ping()
-        if _is_cluster(made):
-            made.close()
-            return redis.RedisCluster.from_url(address.url, **_options()), True
+        with suppress(ResponseError):  # INFO is forbidden here; a cluster client can be given
+            if made.info("cluster").get("cluster_enabled"):
+                made.close()
+                return redis.RedisCluster.from_url(address.url, **_options(Retry)), True
     return made, True
 
 
-def _is_cluster(client: redis.Redis) -> bool:
-    try:
-        return bool(client.info("cluster").get("cluster_enabled"))
-    except redis.ResponseError:
-        return False  # INFO is forbidden here; a client for a cluster can still be given
+async def async_client(client: object) -> tuple[AsyncClient, bool]:
+    """Return a client for asyncio, and whether it was made here; raises as `sync_client`."""
+    import asyncio  # noqa: PLC0415 - only this path needs it
+
+    if isinstance(client, _ASYNC):
+        return client, False
+    if isinstance(client, _SYNC):
+        raise ConfigurationError(
+            "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a client "
+            "for threads; use BloomFilter, Lock, ... with that"
+        )
+    # The embedded server may have to be started.
+    address = await asyncio.to_thread(find_address, client)
+    options = _options(redis.asyncio.retry.Retry)
+    with explained(address):
+        made = redis.asyncio.Redis.from_url(address.url, **options)
+        await made.ping()
+        with suppress(ResponseError):
+            if (await made.info("cluster")).get("cluster_enabled"):
+                await close_async_client(made)
+                return redis.asyncio.RedisCluster.from_url(address.url, **options), True
+    return made, True
 
 
 async def close_async_client(client: Any) -> None:
@@ -69,65 +88,23 @@ async def close_async_client(client: Any) -> None:
         await client.aclose()
 
 
-async def async_client(
-    client: object,
-) -> tuple[redis.asyncio.Redis | redis.asyncio.RedisCluster, bool]:
-    """Return a client for asyncio, and whether it was made here; raises as `sync_client`."""
-    import asyncio  # noqa: PLC0415 - only this path needs it
-
-    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
-        return client, False
-    if isinstance(client, (redis.Redis, redis.RedisCluster)):
-        raise ConfigurationError(
-            "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a client "
-            "for threads; use BloomFilter, Lock, ... with that"
-        )
-    # The embedded server may have to be started.
-    address = await asyncio.to_thread(find_address, client)
-    options = _options(asyncio_client=True)
-    with explained(address):
-        made = redis.asyncio.Redis.from_url(address.url, **options)
-        await made.ping()
-        if await _is_cluster_awaited(made):
-            await close_async_client(made)
-            return redis.asyncio.RedisCluster.from_url(address.url, **options), True
-    return made, True
-
-
-async def _is_cluster_awaited(client: redis.asyncio.Redis) -> bool:
-    try:
-        return bool((await client.info("cluster")).get("cluster_enabled"))
-    except redis.ResponseError:
-        return False
-
-
-def sync_clients(clients: object) -> list[tuple[redis.Redis | redis.RedisCluster, bool]]:
-    """Return the clients of several servers, each with whether it was made here; none connects."""
-    kinds = (redis.Redis, redis.RedisCluster)
+def sync_clients(clients: object) -> list[tuple[Client, bool]]:
+    listed = _checked(clients, _SYNC, "redis-py clients or URLs")
+    make, options = redis.Redis.from_url, _options(Retry)
     return [
-        (each, False)
-        if isinstance(each, kinds)
-        else (redis.Redis.from_url(each, **_options()), True)
-        for each in _checked(clients, kinds, "redis-py clients or URLs")
+        (one, False) if isinstance(one, _SYNC) else (make(one, **options), True) for one in listed
     ]
 
 
-def async_clients(
-    clients: object,
-) -> list[tuple[redis.asyncio.Redis | redis.asyncio.RedisCluster, bool]]:
-    """Return the clients of several servers for asyncio; as `sync_clients`."""
-    kinds = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
-    options = _options(asyncio_client=True)
+def async_clients(clients: object) -> list[tuple[AsyncClient, bool]]:
+    listed = _checked(clients, _ASYNC, "redis.asyncio clients or URLs")
+    make, options = redis.asyncio.Redis.from_url, _options(redis.asyncio.retry.Retry)
     return [
-        (each, False)
-        if isinstance(each, kinds)
-        else (redis.asyncio.Redis.from_url(each, **options), True)
-        for each in _checked(clients, kinds, "redis.asyncio clients or URLs")
+        (one, False) if isinstance(one, _ASYNC) else (make(one, **options), True) for one in listed
     ]
 
 
 def _checked(clients: Any, kinds: tuple[type, ...], allowed: str) -> list[Any]:
-    """Return the clients and URLs, or raise ConfigurationError."""
     if isinstance(clients, (str, bytes, *kinds)) or not hasattr(clients, "__iter__"):
         raise ConfigurationError(f"clients must be a list of {allowed}, not {shown(clients)}")
     listed = list(clients)
@@ -160,8 +137,7 @@ def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> obj
     return place.get("host", "localhost"), int(place.get("port", 6379))
 
 
-def _options(*, asyncio_client: bool = False) -> dict[str, Any]:
-    retry = redis.asyncio.retry.Retry if asyncio_client else Retry
+def _options(retry: Any) -> dict[str, Any]:
     return {
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": REPLY_TIMEOUT,
@@ -179,10 +155,6 @@ def not_portable(made: Any) -> str:
     )
 
 
-MEMORY_REPORT = Path("/proc/meminfo")
-"""What sysconf calls available leaves out the file cache, most of which the system gives away."""
-
-
 def free_memory(connection: Mapping[str, Any]) -> int | None:
     """Return the bytes of memory that programs on this machine can still have.
 
@@ -192,13 +164,7 @@ def free_memory(connection: Mapping[str, Any]) -> int | None:
     if "path" not in connection:
         return None
     with suppress(OSError, UnicodeDecodeError):
-        found = re.search(
-            r"^MemAvailable:\s+(\d+) kB$", MEMORY_REPORT.read_text("ascii"), re.MULTILINE
-        )
-        return int(found[1]) * 1024 if found else None
+        report = MEMORY_REPORT.read_text("ascii")
+        if found := re.search(r"^MemAvailable:\s+(\d+) kB$", report, re.MULTILINE):
+            return int(found[1]) * 1024
     return None
-
-
-def not_a_manager(manager: object, wanted: str) -> ConfigurationError:
-    """Return the error for what is not the kind of context manager that is wanted."""
-    return ConfigurationError(f"factory must return {wanted} for each name, not {manager!r:.80}")

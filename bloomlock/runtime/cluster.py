@@ -56,13 +56,7 @@ _ASKING = encode_command("ASKING")
 
 
 class Sent(NamedTuple):
-    """A request that was answered.
-
-    Attributes:
-        key: Any of its keys.
-        commands: All of them.
-        replies: One for each; what comes of sending again takes the place of a refusal.
-    """
+    """A request that was answered, with any of its keys and a reply for each of its commands."""
 
     key: str
     commands: Sequence[Command]
@@ -81,10 +75,7 @@ class Sent(NamedTuple):
 class Again(NamedTuple):
     """What is sent again; answered by its replies, or by the ConnectionLost that came instead.
 
-    Attributes:
-        key: Any of the keys.
-        refusal: Why; MOVED and ASK name the server.
-        commands: With ASKING where the server wants that.
+    A refusal by MOVED or ASK names the server; the commands have ASKING where it wants that.
     """
 
     key: str
@@ -105,15 +96,11 @@ def is_ask(error: object) -> bool:
 def follow(
     sent: Sent, until: float | None, *, waits: bool
 ) -> Generator[Again | Pause, Outcome, None]:
-    """Send again what a cluster refused because a slot moves, until all is answered.
+    """Replace in `sent` what a cluster refused by what comes of sending it again.
 
     Redirections are followed at once, but not for ever. TRYAGAIN, CLUSTERDOWN and redirections in a
-    circle are followed after pauses, until time is up; then an error says why.
-
-    Args:
-        sent: The request and its replies, which are replaced in place.
-        until: The limit of the caller, by the boot clock; None: it has none.
-        waits: Without it only redirections are followed, and other refusals are the answer.
+    circle are followed after pauses, until the limit of the caller; then an error says why. Without
+    `waits` only redirections are followed, and other refusals are the answer.
     """
     pauses = Pauses(until, waits=waits)
     while refused := sent.refused():
@@ -171,14 +158,12 @@ class Pauses:
         return pause_s if boot_clock() + pause_s < until else None
 
     def explain(self, key: str, refusal: Exception) -> Exception:
-        """Return the error that says how long a slot has been moving."""
         if isinstance(refusal, ClusterDownError):
             return refusal
         return moved_too_long(key, boot_clock() - self._began, refusal)
 
 
 def no_server(key: str, error: Exception) -> RedisConnectionError:
-    """Return the error for a key whose server is not known."""
     return RedisConnectionError(f"no server of the cluster is known to have key {key!r}: {error}")
 
 
@@ -188,7 +173,6 @@ def refusal_of(replies: Replies) -> Exception | None:
 
 
 def slot_of(key: str) -> int:
-    """Return the slot of a key in a cluster."""
     return redis.crc.key_slot(key.encode())
 
 
@@ -203,12 +187,10 @@ def server_of_key(client: object, key: str) -> str:
 
 
 def source_of_key(cluster: Any, key: str) -> Any:
-    """Return the source for the server of a cluster that has a key."""
     return cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
 
 
 def async_source_of_key(cluster: Any, key: str) -> Any:
-    """Return the same for asyncio, where the node is the source."""
     return cluster.get_node_from_key(key)
 
 
@@ -219,12 +201,10 @@ def source_of_address(cluster: Any, host: str, port: int) -> Any:
 
 
 def async_source_of_address(cluster: Any, host: str, port: int) -> Any:
-    """Return the same for asyncio."""
     return cluster.get_node(host=host, port=port) if host else None
 
 
 def note_moved(cluster: Any, error: MovedError) -> Any:
-    """Note which server has a slot now, as the reply MOVED says."""
     manager = cluster.nodes_manager
     if hasattr(manager, "move_slot"):
         return manager.move_slot(error)
@@ -234,6 +214,5 @@ def note_moved(cluster: Any, error: MovedError) -> Any:
 
 
 async def async_note_moved(cluster: Any, error: MovedError) -> None:
-    """Do the same in asyncio."""
     if (noted := note_moved(cluster, error)) is not None:
         await noted

@@ -33,6 +33,8 @@ Idle: TypeAlias = "tuple[Connection, Any, float]"
 """A connection, the process or event loop that may use it, and when it was used last."""
 KEPT_SECONDS = 5.0
 """How long a connection in use is kept out of the pool, whose release has hooks."""
+owner, async_owner = os.getpid, asyncio.get_running_loop
+"""Who may use a connection: the process, not a child of fork; the loop that it was made on."""
 FRESH_SECONDS = 0.05
 """A connection of a thread used so recently is not asked whether it is still open."""
 FEW_CONNECTIONS = 16
@@ -60,7 +62,6 @@ def settings_of(source: Source) -> Mapping[str, Any]:
 
 
 def own_pool(client: object) -> Source | None:
-    """Return the pool of a client; None for that of a cluster."""
     return getattr(client, "connection_pool", None)
 
 
@@ -79,7 +80,6 @@ def may_keep_one(pool: Source | None) -> bool:
 
 
 def asks_sentinel(pool: Source | None) -> bool:
-    """Return whether the connections of a pool ask Sentinel for the server when they open."""
     return hasattr(pool, "sentinel_manager")
 
 
@@ -93,7 +93,6 @@ def renew_lock(pool: Source | None) -> None:
 
 
 def get_connection(pool: Source) -> Connection:
-    """Return an open connection of a pool."""
     with contextlib.suppress(IndexError):
         while True:
             left, connection = _LEFT.pop()
@@ -109,12 +108,10 @@ def get_connection(pool: Source) -> Connection:
 
 
 def release(pool: Source, connection: Connection) -> None:
-    """Give a connection back."""
     pool.release(connection)
 
 
 async def async_get_connection(source: Source) -> Connection:
-    """Return an open connection of a pool or of a node."""
     if hasattr(source, "acquire_connection"):
         connection = source.acquire_connection()
     else:
@@ -134,7 +131,6 @@ async def async_get_connection(source: Source) -> Connection:
 
 
 async def async_release(source: Source, connection: Connection) -> None:
-    """Give a connection back."""
     released = source.release(connection)
     if isinstance(source, redis.asyncio.BlockingConnectionPool):
         # It waits for a lock; cut off there, the pool is one connection short.
@@ -166,23 +162,12 @@ async def async_open_connection(source: Source) -> Connection:
     return connection
 
 
-def owner() -> int:
-    """Return the process, whose connections a child of fork may not use."""
-    return os.getpid()
-
-
-def async_owner() -> asyncio.AbstractEventLoop:
-    """Return the running loop: connections are bound to the one they were made on."""
-    return asyncio.get_running_loop()
-
-
 def is_open(connection: Connection) -> bool:
     """Return whether a connection has a socket; without one it connects when it sends."""
     return getattr(connection, "_sock", None) is not None
 
 
 def async_is_open(connection: Connection) -> bool:
-    """Return the same for asyncio."""
     return bool(connection.is_connected)
 
 

@@ -25,8 +25,6 @@ from bloomlock.commands import encode_command
 from . import connections, redispy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bloomlock.effects import Subscribe
 
 logger = logging.getLogger("bloomlock.runtime")
@@ -41,7 +39,6 @@ _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 def new_channel() -> bytes:
-    """Return a channel that no other connection listens on."""
     return (PREFIX + secrets.token_hex(8)).encode()
 
 
@@ -59,23 +56,20 @@ class Listener:
         self.pool = pool
         self.connection: Any = None
         self._timeout: float | None = None
-        self._read_push: Callable[[], Any]
+        self._read = redispy.reply_reader(pool)
         self._pid = os.getpid()
 
     def connect(self, seconds: float | None = None) -> None:
-        """Connect and subscribe."""
         connection = connections.open_connection(self.pool, seconds)
         try:
             redispy.send(connection, encode_command("SUBSCRIBE", self.channel))
-            read = redispy.push_reader(connection)
-            read()
+            self._read(connection)
         except BaseException:
             redispy.close_quietly(connection)
             raise
-        self.connection, self._timeout, self._read_push = connection, None, read
+        self.connection, self._timeout = connection, None
 
     def is_open(self) -> bool:
-        """Return whether this process may still use it, as far as is known."""
         return self.connection is not None and self._pid == os.getpid()
 
     def wait(self, addressee: bytes, seconds: float) -> bytes | None:
@@ -90,7 +84,7 @@ class Listener:
                     self._timeout = seconds
                     redispy.set_read_timeout(self.connection, max(seconds, redispy.SHORTEST_READ_S))
                 try:
-                    message = self._read_push()
+                    message = self._read(self.connection)
                 except RedisTimeoutError:
                     return None
                 if message[0] == b"message" and message[2].partition(b" ")[0] == addressee:
@@ -103,7 +97,6 @@ class Listener:
         return None
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         # A KeyboardInterrupt in between leaves none that is closed and counts as open.
         connection, self.connection = self.connection, None
         if connection is not None:
@@ -125,8 +118,6 @@ def connect_listener(pool: Any, seconds: float | None = None) -> Listener | None
 
 
 class Listeners:
-    """The listeners of one client that no core uses; safe to use from many threads."""
-
     def __init__(self) -> None:
         self._idle: list[Listener] = []
 
@@ -151,7 +142,6 @@ class Listeners:
         return connect_listener(pool, step.seconds) if step.connect else None
 
     def give_back(self, listener: Listener) -> None:
-        """Keep a listener for another core, or close it."""
         # Whether it is of this process is looked at when it is taken.
         if listener.connection is not None and len(self._idle) < IDLE_LISTENERS:
             self._idle.append(listener)
@@ -159,7 +149,6 @@ class Listeners:
             listener.close()
 
     def close(self) -> None:
-        """Close all of them."""
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop().close()
@@ -187,11 +176,9 @@ class Hub:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is connected, as far as is known."""
         return self._connection is not None
 
     async def join(self, source: Any, seconds: float | None = None) -> bool:
-        """Begin to listen; return whether the server allows it. Each `join` needs a `part`."""
         self._source = source
         try:
             async with asyncio.timeout(seconds):
@@ -206,7 +193,6 @@ class Hub:
         return True
 
     def rejoin(self) -> None:
-        """Begin to listen on the connection that is there."""
         self._users += 1
 
     def part(self) -> None:
@@ -239,7 +225,6 @@ class Hub:
             del self._waiting[addressee]
 
     async def close(self) -> None:
-        """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await redispy.async_close_quietly(connection)

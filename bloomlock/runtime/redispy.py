@@ -13,14 +13,13 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import hiredis
 import redis
 import redis.asyncio
 import redis.asyncio.connection
 import redis.connection
 from redis._parsers.hiredis import NOT_ENOUGH_DATA, _AsyncHiredisParser, _HiredisParser
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, RedisError, ResponseError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ Connection: TypeAlias = Any
 
 LONGEST_LINE = 64
 SHORTEST_READ_S = 0.001
-MESSAGE_BUFFER = 4096
 READ_BYTES = 65536
 CLOSED = "Connection closed by server."
 
@@ -126,34 +124,6 @@ def reply_reader(pool: object) -> Callable[[Connection], Any]:
     return _read_reply
 
 
-def push_reader(connection: Connection) -> Callable[[], Any]:
-    """Return a function that reads the next message of a connection; nothing else may read there.
-
-    It reads the connection's socket itself, with five calls where redis-py has sixteen. It raises
-    an error that is a reply, and what redis-py does; see `set_read_timeout`.
-    """
-    receive, buffer = connection._sock.recv_into, bytearray(MESSAGE_BUFFER)  # noqa: SLF001 - there is no public way
-    reader = hiredis.Reader(
-        protocolError=InvalidResponse, replyError=ResponseError, notEnoughData=NOT_ENOUGH_DATA
-    )
-    feed, gets = reader.feed, reader.gets
-
-    def read() -> Any:
-        while (message := gets()) is NOT_ENOUGH_DATA:
-            try:
-                received = receive(buffer)
-            except OSError as error:
-                raise _reading_failed(error) from error
-            if not received:
-                raise RedisConnectionError(CLOSED)
-            feed(buffer, 0, received)  # type: ignore[arg-type]  # as redis-py does it
-        if isinstance(message, ResponseError):
-            raise message
-        return message
-
-    return read
-
-
 def send(connection: Connection, *data: bytes | memoryview) -> None:
     """Send encoded commands uncopied, connecting first if need be."""
     sock = connection._sock if _is_direct(connection) else None  # noqa: SLF001 - there is no public way
@@ -179,18 +149,10 @@ def send(connection: Connection, *data: bytes | memoryview) -> None:
 def receive(connection: Connection, count: int, room: memoryview, replies: list[Any]) -> None:
     """Receive the next replies past the parser, which would copy large strings several times.
 
-    It takes simple strings, arrays and strings of bytes. The parser is given everything from the
-    first other reply on, be it an error or a message that was not asked for; and if the parser has
-    something left, or there is no room for a reply, all is left to it.
-
-    Args:
-        connection: The connection.
-        count: How many replies.
-        room: Where to receive. Strings of more than some bytes are views of it.
-        replies: What is added to; as many as were taken.
-
-    Raises:
-        redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: As the parser does.
+    Those taken are added to `replies`; strings of more than some bytes are views of `room`. The
+    parser is given everything from the first reply on that is no simple string, array or string:
+    an error, or a message that was not asked for. If it has something left, or there is no room
+    for a reply, all is left to it.
     """
     reader: Any = getattr(getattr(connection, "_parser", None), "_reader", None)
     sock = getattr(connection, "_sock", None)
@@ -233,8 +195,6 @@ def _reading_failed(error: OSError) -> RedisError:
 
 
 class _Incomplete(Exception):  # noqa: N818 - no error
-    """There is more to come: bytes that are needed at least."""
-
     def __init__(self, needed: int) -> None:
         super().__init__()
         self.needed = needed
@@ -309,14 +269,12 @@ async def _async_read_reply(connection: Connection) -> Any:
 
 
 async def async_read_push(connection: Connection, seconds: float | None = None) -> Any:
-    """Return the next message of a subscribed connection."""
     return await connection.read_response(
         disable_decoding=True, timeout=seconds, disconnect_on_error=False, push_request=True
     )
 
 
 async def async_send(connection: Connection, *data: bytes | memoryview) -> None:
-    """Send encoded commands, connecting first if need be."""
     writer = connection._writer if _is_direct(connection) else None  # noqa: SLF001
     if writer is None or writer.transport.is_closing():
         task = asyncio.current_task()

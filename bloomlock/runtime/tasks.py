@@ -54,13 +54,11 @@ class Tasks(AsyncDriver):
         self._moving: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Give the idle connection back, and close the one that listens for announcements."""
         await self._kept.give_back()
         if self._hub is not None:
             await self._hub.close()
 
     async def release_idle(self) -> None:
-        """Give the idle connection back to its pool."""
         await self._kept.give_back()
 
     async def close_client(self) -> None:
@@ -69,11 +67,9 @@ class Tasks(AsyncDriver):
         await close_async_client(self.client)
 
     async def end_background(self, seconds: float) -> None:
-        """Wait for what goes on in the background; cancel what does not end in time."""
         await self._background.end(seconds)
 
     async def subscribe(self, step: Subscribe) -> Hub | None:
-        """Return what listens for this client, joined, or None if nothing can."""
         hub = self._hub
         if hub is None or hub.loop is not asyncio.get_running_loop():
             hub = self._hub = Hub()
@@ -85,7 +81,6 @@ class Tasks(AsyncDriver):
         return None
 
     def unsubscribe(self, hub: Hub) -> None:
-        """End the part of one core in what listens."""
         hub.part()
 
     async def _be_on_running_loop(self) -> None:

@@ -34,16 +34,13 @@ class Threads(Driver):
         self._listeners = Listeners()
 
     def close(self) -> None:
-        """Give the idle connection back, and close those that no core listens on."""
         self._kept.give_back()
         self._listeners.close()
 
     def subscribe(self, step: Subscribe) -> Listener | None:
-        """Return a connection that listens, or None if there can be none."""
         return self._listeners.take(self.source_of(step.key), step)
 
     def unsubscribe(self, listener: Listener) -> None:
-        """Keep a listener for another core, or close it."""
         self._listeners.give_back(listener)
 
     def _take_turns(self, turns: Sequence[Generator[bool]]) -> None:

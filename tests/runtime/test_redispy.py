@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
@@ -455,7 +456,7 @@ def test_a_subscribed_connection_beside_the_pool(r, valkey, options):
         pool = client.connection_pool
         made = connections.open_connection(pool, 5.0)
         redispy.send(made, encode_command("SUBSCRIBE", "c"))
-        read = redispy.push_reader(made)
+        read = partial(redispy.reply_reader(pool), made)
         assert read()[0] == b"subscribe"
         client.publish("c", "hello")
         assert read() == [b"message", b"c", b"hello"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from abc import ABC, abstractmethod
 from functools import partial
 from itertools import starmap
@@ -26,20 +25,8 @@ from redis.exceptions import (
 from bloomlock.commands import EXEC, ends_transaction, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
-    Behind,
-    Call,
-    Clock,
     ConnectionLost,
-    Elsewhere,
-    EnterContext,
-    ExitContext,
-    FanOut,
-    FreeMemory,
-    IsCluster,
     Limit,
-    NextMessage,
-    Parallel,
-    Pause,
     Pipeline,
     Request,
     Subscribe,
@@ -48,8 +35,8 @@ from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, wri
 from bloomlock.refusals import ends_connection, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._async.kept import AsyncKept
+from bloomlock.runtime._async.scopes import AsyncScope
 from bloomlock.runtime.background import out_of_time
-from bloomlock.runtime.clients import free_memory, not_a_manager
 from bloomlock.runtime.clock import async_sleep, boot_clock
 from bloomlock.runtime.cluster import Again, Pauses, Sent
 from bloomlock.runtime.connections import Taken
@@ -58,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from bloomlock.commands import Command, Replies
-    from bloomlock.effects import Core, Effect, Outcome
+    from bloomlock.effects import Core, Outcome
     from bloomlock.parallel import Write
     from bloomlock.runtime.connections import Source
 
@@ -84,16 +71,13 @@ class AsyncDriver(ABC):
         self._read_reply = redispy.async_reply_reader(pool)
 
     @abstractmethod
-    async def subscribe(self, step: Subscribe) -> Any:
-        """Return what listens, or None if there can be none."""
+    async def subscribe(self, step: Subscribe) -> Any: ...
 
     @abstractmethod
-    def unsubscribe(self, subscription: Any, /) -> None:
-        """End what `subscribe` began."""
+    def unsubscribe(self, subscription: Any, /) -> None: ...
 
     @abstractmethod
-    async def _take_turns(self, turns: Sequence[AsyncGenerator[bool, None]]) -> None:
-        """Carry out what is asked of several servers, all at once."""
+    async def _take_turns(self, turns: Sequence[AsyncGenerator[bool, None]]) -> None: ...
 
     @abstractmethod
     async def _abandon(
@@ -109,16 +93,13 @@ class AsyncDriver(ABC):
 
     @property
     def members(self) -> Sequence[Self]:
-        """The runtime of each server that a FanOut goes to."""
         return self._members or (self,)
 
     @property
     def is_cluster(self) -> bool:
-        """Whether keys lie on several servers."""
         return self._cluster is not None
 
     def server_of(self, key: str) -> str:
-        """Return which server of a cluster has a key; empty if there is only one, or none."""
         return cluster.server_of_key(self.client, key)
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
@@ -133,7 +114,6 @@ class AsyncDriver(ABC):
         return list(groups.values())
 
     async def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
-        """Carry out the steps of a core and return its result."""
         held: Taken | None = None
         scope: AsyncScope | None = None
         limit = NO_LIMIT
@@ -344,7 +324,6 @@ class AsyncDriver(ABC):
         return Taken(source, connection)
 
     async def _give_back(self, taken: Taken) -> None:
-        """Let the next request have a connection."""
         if not self._kept.keep(taken):
             await connections.async_release(taken.source, taken.connection)
 
@@ -375,7 +354,6 @@ class AsyncDriver(ABC):
     async def _exchange(
         self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
     ) -> Replies:
-        """Send commands in one write and return their replies."""
         connection = taken.connection
         replies: Replies = []
         # A command of which a thread's socket did not take the last byte is carried out by no
@@ -384,7 +362,11 @@ class AsyncDriver(ABC):
         if True:  # ASYNC
             sent, room = True, None
         try:
-            await redispy.async_send(connection, *join_commands(commands))
+            is_one = len(commands) == 1 and type(commands[0]) is bytes
+            await redispy.async_send(
+                connection,
+                *(commands if is_one else join_commands(commands)),
+            )
             sent = True
             if room is not None:
                 redispy.receive(connection, len(commands), room, replies)
@@ -442,7 +424,6 @@ class AsyncDriver(ABC):
                 replies.append(reply)
 
     async def _follow(self, sent: Sent, until: float | None, *, waits: bool) -> None:
-        """Send again what a cluster refused because a slot moves, until all is answered."""
         if cluster.refusal_of(sent.replies) is None:
             return
         steps = cluster.follow(sent, until, waits=waits)
@@ -482,7 +463,6 @@ class AsyncDriver(ABC):
             await self._look_for_nodes()
 
     async def _look_for_nodes(self) -> None:
-        """Ask a cluster again who serves what, after one of its servers was not reachable."""
         if self._cluster is not None:
             with contextlib.suppress(RedisError, RedisClusterException, OSError):
                 await self._cluster.nodes_manager.initialize()
@@ -495,76 +475,3 @@ class AsyncDriver(ABC):
         await redispy.async_close_quietly(taken.connection)
         with contextlib.suppress(AttributeError, RedisError, OSError):
             await taken.source.disconnect(inuse_connections=False)
-
-
-class AsyncScope:
-    """Carries out the steps of one core that are no requests, and closes what they have opened."""
-
-    def __init__(self, runtime: AsyncDriver) -> None:
-        self._runtime = runtime
-        self._subscription: Any = None
-        self._entered: list[Any] = []
-
-    async def carry_out(self, step: Effect) -> Any:  # noqa: C901, PLR0911, PLR0912 - one for each step
-        runtime = self._runtime
-        match step:
-            case Parallel():
-                return await runtime.ask_all(step.requests)
-            case Pause():
-                return await async_sleep(step.seconds)
-            case Clock():
-                return boot_clock
-            case IsCluster():
-                return runtime.is_cluster
-            case Subscribe():
-                self._subscription = self._subscription or await runtime.subscribe(step)
-                return self._subscription.channel if self._subscription else b""
-            case NextMessage():
-                if self._subscription is None:
-                    return None
-                return await self._subscription.wait(step.addressee, step.seconds)
-            case Behind():
-                return await runtime._background.run_behind(runtime.run, step)
-            case FanOut():
-                return await runtime._background.fan_out(runtime.members, step)
-            case FreeMemory():
-                source = await runtime.source_of(step.key)
-                return free_memory(connections.settings_of(source))
-            case Call():
-                if True:  # ASYNC
-                    return await asyncio.to_thread(step.function, *step.args)
-                return step.function(*step.args)
-            case Elsewhere():
-                try:
-                    return await step.run(step.core), None
-                except Exception as error:  # noqa: BLE001 - the core's to judge
-                    return None, error
-            case EnterContext():
-                return await self._enter(step.manager)
-            case ExitContext():
-                try:
-                    await self._entered.pop().__aexit__(None, None, None)
-                except Exception as error:  # noqa: BLE001 - the core's to judge
-                    return error
-                return None
-
-    async def _enter(self, manager: Any) -> Exception | None:
-        if not hasattr(type(manager), "__aenter__"):
-            if True:  # ASYNC
-                return not_a_manager(manager, "an asynchronous context manager")
-            return not_a_manager(manager, "a context manager")
-        try:
-            await manager.__aenter__()
-        except Exception as error:  # noqa: BLE001 - the core's to judge
-            return error
-        self._entered.append(manager)
-        return None
-
-    async def close(self) -> None:
-        """Leave what the core did not, and stop listening."""
-        try:
-            while self._entered:
-                await self._entered.pop().__aexit__(*sys.exc_info())
-        finally:
-            if self._subscription is not None:
-                self._runtime.unsubscribe(self._subscription)

@@ -36,21 +36,18 @@ class AsyncKept:
         weakref.finalize(self, release, self._pool, self._idle).atexit = False
 
     def keep(self, taken: Taken) -> bool:
-        """Keep a connection that a request gave back; return whether that is done."""
         connection = taken.connection
         if taken.source is not self._pool or self._idle:
             return False
         now = time.monotonic()
         # One that was closed would be opened in the middle of a request.
-        is_whole = connections.async_is_open(connection) and not connections.is_marked(connection)
-        if not is_whole or now >= self._release_at:
+        if now >= self._release_at or not connections.async_is_open(connection):
             self._release_at = now + KEPT_SECONDS
             return False
         self._idle.append((connection, connections.async_owner(), now))
         return True
 
     async def take(self, source: Source) -> Any:
-        """Return the connection if it may be used, else None."""
         try:
             connection, owner, used = self._idle.pop()
         except IndexError:
@@ -64,7 +61,6 @@ class AsyncKept:
         return None
 
     async def give_back(self) -> None:
-        """Let the pool have the connection."""
         with contextlib.suppress(IndexError):
             while True:
                 connection, owner, _ = self._idle.pop()

@@ -8,7 +8,6 @@ retry an update by itself, which loses items (the second try finds what the firs
 from __future__ import annotations
 
 import contextlib
-import sys
 from abc import ABC, abstractmethod
 from functools import partial
 from itertools import starmap
@@ -26,20 +25,8 @@ from redis.exceptions import (
 from bloomlock.commands import EXEC, ends_transaction, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
-    Behind,
-    Call,
-    Clock,
     ConnectionLost,
-    Elsewhere,
-    EnterContext,
-    ExitContext,
-    FanOut,
-    FreeMemory,
-    IsCluster,
     Limit,
-    NextMessage,
-    Parallel,
-    Pause,
     Pipeline,
     Request,
     Subscribe,
@@ -48,8 +35,8 @@ from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, wri
 from bloomlock.refusals import ends_connection, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._sync.kept import Kept
+from bloomlock.runtime._sync.scopes import Scope
 from bloomlock.runtime.background import out_of_time
-from bloomlock.runtime.clients import free_memory, not_a_manager
 from bloomlock.runtime.clock import boot_clock, sleep
 from bloomlock.runtime.cluster import Again, Pauses, Sent
 from bloomlock.runtime.connections import Taken
@@ -58,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from bloomlock.commands import Command, Replies
-    from bloomlock.effects import Core, Effect, Outcome
+    from bloomlock.effects import Core, Outcome
     from bloomlock.parallel import Write
     from bloomlock.runtime.connections import Source
 
@@ -84,16 +71,13 @@ class Driver(ABC):
         self._read_reply = redispy.reply_reader(pool)
 
     @abstractmethod
-    def subscribe(self, step: Subscribe) -> Any:
-        """Return what listens, or None if there can be none."""
+    def subscribe(self, step: Subscribe) -> Any: ...
 
     @abstractmethod
-    def unsubscribe(self, subscription: Any, /) -> None:
-        """End what `subscribe` began."""
+    def unsubscribe(self, subscription: Any, /) -> None: ...
 
     @abstractmethod
-    def _take_turns(self, turns: Sequence[Generator[bool, None]]) -> None:
-        """Carry out what is asked of several servers, all at once."""
+    def _take_turns(self, turns: Sequence[Generator[bool, None]]) -> None: ...
 
     @abstractmethod
     def _abandon(self, taken: Taken, error: BaseException, count: int, replies: Replies) -> None:
@@ -101,16 +85,13 @@ class Driver(ABC):
 
     @property
     def members(self) -> Sequence[Self]:
-        """The runtime of each server that a FanOut goes to."""
         return self._members or (self,)
 
     @property
     def is_cluster(self) -> bool:
-        """Whether keys lie on several servers."""
         return self._cluster is not None
 
     def server_of(self, key: str) -> str:
-        """Return which server of a cluster has a key; empty if there is only one, or none."""
         return cluster.server_of_key(self.client, key)
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
@@ -125,7 +106,6 @@ class Driver(ABC):
         return list(groups.values())
 
     def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
-        """Carry out the steps of a core and return its result."""
         held: Taken | None = None
         scope: Scope | None = None
         limit = NO_LIMIT
@@ -314,7 +294,6 @@ class Driver(ABC):
         return Taken(source, connection)
 
     def _give_back(self, taken: Taken) -> None:
-        """Let the next request have a connection."""
         if not self._kept.keep(taken):
             connections.release(taken.source, taken.connection)
 
@@ -345,14 +324,17 @@ class Driver(ABC):
     def _exchange(
         self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
     ) -> Replies:
-        """Send commands in one write and return their replies."""
         connection = taken.connection
         replies: Replies = []
         # A command of which a thread's socket did not take the last byte is carried out by no
         # server. What asyncio has buffered may be sent.
         sent = len(commands) > 1
         try:
-            redispy.send(connection, *join_commands(commands))
+            is_one = len(commands) == 1 and type(commands[0]) is bytes
+            redispy.send(
+                connection,
+                *(commands if is_one else join_commands(commands)),
+            )
             sent = True
             if room is not None:
                 redispy.receive(connection, len(commands), room, replies)
@@ -410,7 +392,6 @@ class Driver(ABC):
                 replies.append(reply)
 
     def _follow(self, sent: Sent, until: float | None, *, waits: bool) -> None:
-        """Send again what a cluster refused because a slot moves, until all is answered."""
         if cluster.refusal_of(sent.replies) is None:
             return
         steps = cluster.follow(sent, until, waits=waits)
@@ -450,7 +431,6 @@ class Driver(ABC):
             self._look_for_nodes()
 
     def _look_for_nodes(self) -> None:
-        """Ask a cluster again who serves what, after one of its servers was not reachable."""
         if self._cluster is not None:
             with contextlib.suppress(RedisError, RedisClusterException, OSError):
                 self._cluster.nodes_manager.initialize()
@@ -463,72 +443,3 @@ class Driver(ABC):
         redispy.close_quietly(taken.connection)
         with contextlib.suppress(AttributeError, RedisError, OSError):
             taken.source.disconnect(inuse_connections=False)
-
-
-class Scope:
-    """Carries out the steps of one core that are no requests, and closes what they have opened."""
-
-    def __init__(self, runtime: Driver) -> None:
-        self._runtime = runtime
-        self._subscription: Any = None
-        self._entered: list[Any] = []
-
-    def carry_out(self, step: Effect) -> Any:  # noqa: C901, PLR0911, PLR0912 - one for each step
-        runtime = self._runtime
-        match step:
-            case Parallel():
-                return runtime.ask_all(step.requests)
-            case Pause():
-                return sleep(step.seconds)
-            case Clock():
-                return boot_clock
-            case IsCluster():
-                return runtime.is_cluster
-            case Subscribe():
-                self._subscription = self._subscription or runtime.subscribe(step)
-                return self._subscription.channel if self._subscription else b""
-            case NextMessage():
-                if self._subscription is None:
-                    return None
-                return self._subscription.wait(step.addressee, step.seconds)
-            case Behind():
-                return runtime._background.run_behind(runtime.run, step)
-            case FanOut():
-                return runtime._background.fan_out(runtime.members, step)
-            case FreeMemory():
-                source = runtime.source_of(step.key)
-                return free_memory(connections.settings_of(source))
-            case Call():
-                return step.function(*step.args)
-            case Elsewhere():
-                try:
-                    return step.run(step.core), None
-                except Exception as error:  # noqa: BLE001 - the core's to judge
-                    return None, error
-            case EnterContext():
-                return self._enter(step.manager)
-            case ExitContext():
-                try:
-                    self._entered.pop().__exit__(None, None, None)
-                except Exception as error:  # noqa: BLE001 - the core's to judge
-                    return error
-                return None
-
-    def _enter(self, manager: Any) -> Exception | None:
-        if not hasattr(type(manager), "__enter__"):
-            return not_a_manager(manager, "a context manager")
-        try:
-            manager.__enter__()
-        except Exception as error:  # noqa: BLE001 - the core's to judge
-            return error
-        self._entered.append(manager)
-        return None
-
-    def close(self) -> None:
-        """Leave what the core did not, and stop listening."""
-        try:
-            while self._entered:
-                self._entered.pop().__exit__(*sys.exc_info())
-        finally:
-            if self._subscription is not None:
-                self._runtime.unsubscribe(self._subscription)
