@@ -164,16 +164,7 @@ def _answer(
     write: bool,
     answers: bool = True,
 ) -> Core[list[bool]]:
-    """Answer a chunk of items in order.
-
-    Args:
-        state: The filter.
-        items: The items as they were given.
-        encoded: The same, encoded.
-        route: The way they are to take.
-        write: Whether they are added.
-        answers: Whether the caller wants to know which of them are new.
-    """
+    """Answer a chunk of items, which were `encoded`, in order."""
     view = yield from state.current()
     # An update has no answers, so an item of a generation that is over would be lost unnoticed.
     asked = state.ask_near(view) if answers else None

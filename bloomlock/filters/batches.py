@@ -63,13 +63,8 @@ def chunks(
 ) -> Iterator[list[str | bytes]]:
     """Return the items of a batch, a chunk at a time; the iterable is read no further than that.
 
-    Args:
-        state: The filter, attached before the first chunk is taken.
-        items: Any iterable; what it raises passes through.
-        route: The way they are to take.
-        finish: Whether the items before the place where the iterable raises are returned first;
-            else those not returned by then are dropped.
-        batch_size: Items of a chunk at most; None: as many as are worth while.
+    `finish`: the items before the place where the iterable raises are returned first; else those
+    not returned by then are dropped. `batch_size`: items of a chunk at most.
 
     Raises:
         TypeError: If `items` is one item and not many.
@@ -132,12 +127,14 @@ class Chunk:
         encoded: All items.
 
     Attributes:
+        size: The number of all items.
         items: Those that are asked for.
         at: Where each of these stands among all. What stands nowhere there was kept or is a repeat.
         is_each_once: Whether repeats are left out.
     """
 
     def __init__(self, encoded: Sequence[bytes]) -> None:
+        self.size = len(encoded)
         self._encoded = encoded
         self._repeats: list[tuple[int, int]] = []
         self.is_each_once = False
@@ -161,12 +158,15 @@ class Chunk:
             return
         first: dict[bytes, int] = {}
         for index, item in zip(self.at, self.items, strict=True):
-            if first.setdefault(item, index) != index:
-                self._repeats.append((index, first[item]))
+            earlier = first.setdefault(item, index)
+            if earlier != index:
+                self._repeats.append((index, earlier))
         self.items, self.at = different, list(first.values())
 
     def take_back(self) -> int:
         """Ask for the items that were kept as well, behind the others; return how many."""
+        if isinstance(self.at, range):
+            return 0
         known = {*self.at, *(index for index, _ in self._repeats)}
         kept = [index for index in range(len(self._encoded)) if index not in known]
         before = len(self.items)
@@ -177,17 +177,15 @@ class Chunk:
         return len(self.items) - before
 
     def spread(self, results: Sequence[int], *, write: bool) -> list[Any]:
-        """Return the results of all items from those of the items that were asked for.
-
-        What was kept is there, so not new; of repeated items that are new the first is.
-        """
+        """Return the results of all items; what was kept is seen, of repeats the first is new."""
         if isinstance(self.at, range):
             return list(results)
         spread: list[Any] = [not write] * len(self._encoded)
         for index, result in zip(self.at, results, strict=True):
             spread[index] = result
         for index, first in self._repeats:
-            spread[index] = False if write and spread[first] > 0 else spread[first]
+            result = spread[first]
+            spread[index] = False if write and result > 0 else result
         return spread
 
 
@@ -247,12 +245,7 @@ def _has_routes(strategy: Strategy) -> bool:
 
 
 def fail_after(results: Sequence[bool | None], error: Exception) -> NoReturn:
-    """Raise an error of a batch with the answers known before it.
-
-    Raises:
-        PartialResultError: With `results` before its own; a BatchError for any other error, if
-            there are any.
-    """
+    """Raise an error of a batch with `results` before its own; a BatchError for other errors."""
     if isinstance(error, PartialResultError):
         error.results[:0] = results
         raise error

@@ -34,7 +34,7 @@ from . import answers
 from .follow import outcome_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from bloomlock.effects import Core
 
@@ -81,10 +81,10 @@ class CallBatch:
                 before.append(index)
         # What no earlier call adds is asked for before all adds: it cannot see a later one.
         if before:
-            yield from self._call(before, answers.exists_many)
+            yield from self._call(before, write=False)
         if self._adds:
             self._is_adding = True
-            yield from self._call(self._adds, answers.add_many)
+            yield from self._call(self._adds, write=True)
         # What an earlier call adds is there if that add succeeded.
         for index, add in after:
             if isinstance(self.outcomes[add], bool):
@@ -103,13 +103,17 @@ class CallBatch:
                 [None],
             )
 
-    def _call(
-        self, indices: list[int], step: Callable[[FilterState, list[Any]], Core[list[bool]]]
-    ) -> Core[None]:
+    def _call(self, indices: list[int], *, write: bool) -> Core[None]:
         known: Sequence[bool | None]
         failure: Exception | None = None
+        items = [self._calls[index][0] for index in indices]
         try:
-            known = yield from step(self._state, [self._calls[index][0] for index in indices])
+            if len(items) == 1:
+                one = answers.add if write else answers.exists
+                known = [(yield from one(self._state, items[0]))]
+            else:
+                many = answers.add_many if write else answers.exists_many
+                known = yield from many(self._state, items)
         except Exception as error:  # noqa: BLE001 - it is the callers'
             failure = error
             known = error.results if isinstance(error, PartialResultError) else ()
@@ -127,7 +131,7 @@ class CallBatch:
     def _refuse(self, error: CapacityError) -> Core[None]:
         """Accept seen items and refuse new ones in a full filter, as an add of each alone does."""
         left = self._left(self._adds)
-        yield from self._call(left, answers.exists_many)
+        yield from self._call(left, write=False)
         for index in left:
             if self.outcomes[index] is True:
                 self.outcomes[index] = False

@@ -37,6 +37,7 @@ from bloomlock.errors import (
     PartialResultError,
     batch_error,
 )
+from bloomlock.hashing import pick
 from bloomlock.strategies import Segment
 
 from . import tombstones
@@ -95,27 +96,25 @@ class Operation:
         answers: bool = True,
         strategy: Strategy | None = None,
     ) -> None:
-        count = len(chunk.items)
         self._state = state
         self._chunk = chunk
         self._write = write
         self._update = write and not answers
         self._strategy = strategy or state.strategy
-        self._results = np.full(count, NOT_DONE, np.int8)
+        # Of the items of the chunk in the order in which they are asked for, kept ones last.
+        self._results = np.full(chunk.size, NOT_DONE, np.int8)
         # What happened to items without an answer: the reply was lost, or an error.
         self._lost: Lost = []
         self._failure: Exception | None = None
         # Items that were missing, and were added, in a generation that is not attached to.
-        self._added_elsewhere = np.zeros(count, np.bool_)
-        self._is_tested = np.zeros(count, np.bool_)
+        self._added_elsewhere = np.zeros(chunk.size, np.bool_)
         self._again: list[Indices] = []
+        self._tested = 0
 
     def run(self, view: View, answered: Answered | None = None) -> Core[list[bool]]:
         """Exchange, read the answers, and follow the filter where it went, until all is known.
 
-        Args:
-            view: The generation to ask.
-            answered: What it was asked already, about all items.
+        `answered`: what the view was asked already, about all items.
 
         Raises:
             OutcomeUnknownError: If a reply was lost, except where that counts as new; for an
@@ -133,10 +132,11 @@ class Operation:
             if any(answer is not None for answer in known):
                 raise batch_error(error, known) from error
             raise
-        return self._chunk.spread((self._results == 1).tolist(), write=self._write)
+        results = self._results[: len(self._chunk.items)] == 1
+        return self._chunk.spread(results.tolist(), write=self._write)
 
     def _ask_until_known(self, view: View, answered: Answered | None) -> Core[None]:
-        todo = pending = np.arange(self._results.size, dtype=np.intp)
+        todo = pending = np.arange(len(self._chunk.items), dtype=np.intp)
         repeats = Repeats()
         vanished = 0
         if answered is not None:
@@ -201,9 +201,9 @@ class Operation:
                         f"{fill.why_refusing(view.descriptor)}"
                     )
             first = pending[:ASKED_FIRST]
-            untested = first[~self._is_tested[first]]
+            untested = first[first >= self._tested]
             if fill.until_look < first.size and untested.size:
-                self._is_tested[untested] = True
+                self._tested = int(untested[-1]) + 1
                 view, pending = yield from self._leave_out_seen(untested, pending)
         except PartialResultError as error:
             error.results[:] = takewhile(lambda answer: answer is not None, self._known())
@@ -212,8 +212,7 @@ class Operation:
         return view, pending[:most], pending[most:]
 
     def _leave_out_seen(self, some: Indices, pending: Indices) -> Core[tuple[View, Indices]]:
-        items = [self._chunk.items[index] for index in some.tolist()]
-        test = Operation(self._state, Chunk(items), write=False)
+        test = Operation(self._state, Chunk(self._items_at(some)), write=False)
         seen = yield from before_adding(test.run((yield from self._state.current())))
         self._results[some[seen]] = 0
         view = yield from self._state.current()
@@ -221,7 +220,7 @@ class Operation:
 
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
-        items = [self._chunk.items[index] for index in todo.tolist()]
+        items = self._items_at(todo)
         if view.discards:
             each = yield from tombstones.ask(view, self._strategy, items, write=self._write)
         else:
@@ -255,8 +254,7 @@ class Operation:
             now = self._state.note_discards(view)
         except ConfigurationError as error:
             return view, [*settled, (left, Segment(left.size, error=error))]
-        items = [self._chunk.items[index] for index in left.tolist()]
-        each = yield from tombstones.settle_all_set(view, items, write=self._write)
+        each = yield from tombstones.settle_all_set(view, self._items_at(left), write=self._write)
         settled += _parts([(left[indices], segments) for indices, segments in each])
         return now if now.header == view.header else view, settled
 
@@ -312,7 +310,7 @@ class Operation:
         if self._lost:
             # That something may have happened matters more than that something did not.
             raise self._unknown(self._lost)
-        if error is None or (self._results >= 0).all():
+        if error is None:
             return
         if isinstance(error, PartialResultError):
             # One that a lock's factory raised is not ours to fill in.
@@ -321,7 +319,8 @@ class Operation:
 
     def _known(self) -> Results:
         """Return what is known: None without an answer, nothing for the last that were not done."""
-        results = self._chunk.spread(self._results.tolist(), write=self._write)
+        asked = self._results[: len(self._chunk.items)]
+        results = self._chunk.spread(asked.tolist(), write=self._write)
         while results and results[-1] == NOT_DONE:
             results.pop()
         return [None if result < 0 else result == 1 for result in results]
@@ -343,12 +342,11 @@ class Operation:
 
     def _take_back(self) -> None:
         """Ask for the kept items too: what was kept is not to be relied on any more."""
-        old, more = self._results.size, self._chunk.take_back()
-        if more:
-            self._again.append(np.arange(old, old + more, dtype=np.intp))
-            self._results = np.append(self._results, np.full(more, NOT_DONE, np.int8))
-            self._added_elsewhere = np.append(self._added_elsewhere, np.zeros(more, np.bool_))
-            self._is_tested = np.append(self._is_tested, np.zeros(more, np.bool_))
+        old = len(self._chunk.items)
+        self._again.append(np.arange(old, old + self._chunk.take_back(), dtype=np.intp))
+
+    def _items_at(self, indices: Indices) -> list[bytes]:
+        return pick(self._chunk.items, indices.tolist())
 
     def _follow(self, view: View, stale: list[Part]) -> Core[View]:
         """Find out where the filter went; return the view to go on with."""
@@ -457,10 +455,8 @@ class Repeats:
     """Says whether an update whose reply was lost is made again: three times in all.
 
     What is answered in between gives new tries to the rest, so a large batch gets through a bad
-    network. A time-out has waited long and is followed by one more try only.
-
-    Attributes:
-        sent: Whether anything of what was lost may have reached the server, in any try.
+    network. A time-out has waited long and is followed by one more try only. `sent` says whether
+    anything of what was lost may have reached the server, in any try.
     """
 
     def __init__(self) -> None:
@@ -503,10 +499,7 @@ def _elsewhere(cause: Exception | None = None) -> ConnectionLost:
 def outcome_unknown(
     name: str, count: int, cause: Exception, *, repeated: bool = False
 ) -> OutcomeUnknownError:
-    """Return the error for an add of `count` items to the filter of that name without a reply.
-
-    `repeated`: it was tried several times, as it may be without harm.
-    """
+    """Return the error for an add without a reply; `repeated` is one that may be without harm."""
     what = "an item was" if count == 1 else f"{count} items were"
     what = f"{what} added to filter {name!r}"
     if isinstance(cause, _AddedElsewhereError):
