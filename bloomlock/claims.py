@@ -45,7 +45,7 @@ _RECORD = struct.Struct(">QIIB")
 
 
 class Record(NamedTuple):
-    """What is stored of an open claim, or of an item that failed."""
+    """What claims.lua stores of an open claim, or of an item that failed."""
 
     fence: int
     attempts: int
@@ -56,7 +56,6 @@ class Record(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Record:
-        """Return what claims.lua wrote."""
         fence, attempts, max_attempts, of_token = _RECORD.unpack_from(data)
         token, rest = data[_RECORD.size :][:of_token], data[_RECORD.size + of_token :]
         end = 4 + int.from_bytes(rest[:4], "big")
@@ -71,7 +70,6 @@ class Offer(NamedTuple):
     payload: str | bytes | None
 
     def carried(self) -> bytes:
-        """Return what is stored with the claim."""
         kind = b"s" if isinstance(self.item, str) else b"b"
         item = b"%b%b%b" % (kind, struct.pack(">I", len(self.data)), self.data)
         if self.payload is None:
@@ -80,7 +78,7 @@ class Offer(NamedTuple):
 
     @classmethod
     def of(cls, carried: bytes) -> Offer:
-        """Return what `carried` was made of.
+        """Return the offer again.
 
         >>> Offer.of(Offer("é", "é".encode(), b"more").carried()).payload
         b'more'
@@ -96,15 +94,10 @@ def _text_or_bytes(kind: bytes, data: bytes) -> str | bytes:
 
 
 class Row(NamedTuple):
-    """One item of a step.
+    """One item of a step; `word` is what else the step takes.
 
-    Attributes:
-        shard: Where it lies.
-        id: Its identity.
-        token: Of its claim; without spaces.
-        places: The offsets of its bits, four bytes each. Where the shard has slices it is the item,
-            as its offsets follow from how many there are. None: the step reads no bits.
-        word: What else the step takes; see claims.lua.
+    Places are the offsets of its bits, four bytes each. Where the shard has slices they are the
+    item, as its offsets follow from how many there are. None: the step reads no bits.
     """
 
     shard: Shard
@@ -115,7 +108,6 @@ class Row(NamedTuple):
 
     @property
     def words(self) -> tuple[bytes | int, ...]:
-        """What the script is given of it."""
         slices, places = self.shard.slices, self.places
         if slices is not None and places is not None:
             places = slices.hasher.packed([places], slices.count)
@@ -123,11 +115,9 @@ class Row(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The answers to the items of a step.
+    """One answer for each item, None if its shard is of another generation.
 
-    Attributes:
-        each: One for each item; None if its shard is of another generation.
-        discards: Whether a shard has the flag of discarded items.
+    `discards`: whether a shard has the flag of discarded items.
     """
 
     each: list[Any]
@@ -140,19 +130,10 @@ def ask_claims(
     options: Sequence[str | bytes | int] = (),
     repeated: set[bytes] | None = None,
 ) -> Core[Answers]:
-    """Carry out a step for items of any shards, one round trip.
+    """Carry out a step of claims.lua for items of any shards, in one round trip.
 
-    Args:
-        step: One of claims.lua.
-        rows: The items.
-        options: Of the step.
-        repeated: Gets the tokens of rows for which it may have been carried out without an answer,
-            also if this raises.
-
-    Raises:
-        redis.exceptions.RedisError: What the server answered, or why it could not be reached; the
-            step may have been carried out for some items then.
-        ConfigurationError: If the server runs no scripts for this client.
+    `repeated` gets the tokens of rows for which it may have been carried out without an answer,
+    also if this raises.
     """
     by_shard: dict[Shard, list[int]] = {}
     for index, row in enumerate(rows):

@@ -90,7 +90,7 @@ class ClaimCounts:
 
 
 def open_claims(state: FilterState) -> Core[list[OpenClaim]]:
-    """Return the open claims of all shards, the one that is over first in front."""
+    """Return the claims of all shards, the one that is over first in front."""
     found = []
     view = yield from state.current()
     commands = (
@@ -112,7 +112,6 @@ def open_claims(state: FilterState) -> Core[list[OpenClaim]]:
 
 
 def failed(state: FilterState) -> Core[list[FailedItem]]:
-    """Return the items whose work failed and that were not committed since."""
     found = []
     view = yield from state.current()
     for (stored,) in (yield from _read_each(view, ("HVALS", "failed"))):
@@ -125,12 +124,10 @@ def failed(state: FilterState) -> Core[list[FailedItem]]:
 
 
 def claim_counts(state: FilterState) -> Core[ClaimCounts]:
-    """Return the numbers of claims, by what became of them."""
     return (yield from count_claims((yield from state.current())))
 
 
 def count_claims(view: View) -> Core[ClaimCounts]:
-    """Return the same of one generation; one round trip."""
     totals = Counter[str]()
     commands = (("HMGET", "counts", *COUNTERS), ("HLEN", "open"), ("HLEN", "failed"))
     for numbers, num_open, num_failed in (yield from _read_each(view, *commands)):

@@ -86,7 +86,6 @@ class ClaimOptions:
         payload: str | bytes | None = None,
         max_attempts: int | None = None,
     ) -> ClaimOptions:
-        """Return checked options, or raise ConfigurationError."""
         lease_ms = milliseconds(check_lease(ttl))
         check_flag("renew", renew)
         wait_s = 0.0 if wait is None else check_seconds("wait", wait, least=0)
@@ -113,15 +112,8 @@ class ClaimRenewer(NamedTuple):
 class ClaimSession:
     """One claim as its worker has it; at first an item that it asks for.
 
-    Args:
-        filter_state: The filter.
-        offer: The item.
-        renewer: What renews the claim.
-        offered: When the item is found again if it is given back.
-
     Attributes:
-        state: What it was answered.
-        attempts: How often the item was claimed, this claim included.
+        offered: When the item is found again if it is given back.
         token: No other claim has it; fixed before the first byte is sent. Empty: not asked for.
         row: What names the claim in its shard.
         hold: The lease; None unless the state is NEW.
@@ -155,7 +147,6 @@ class ClaimSession:
         self.is_repeated = False
 
     def place(self, view: View, word: bytes) -> Row:
-        """Return what asks for the item in a generation."""
         data, hasher = self.offer.data, view.hasher
         shard = view.shards[hasher.shard_of(data)]
         # With slices what stands for the offsets is the item.
@@ -164,7 +155,6 @@ class ClaimSession:
         return self.row._replace(word=word)
 
     def take(self, answer: list[Any], sent: float, options: ClaimOptions) -> None:
-        """Take the answer of claims.lua, and begin to renew a claim that is NEW."""
         state, *rest = answer
         if state == b"gone":
             return
@@ -191,7 +181,6 @@ class ClaimSession:
             self.watch()
 
     def watch(self) -> None:
-        """Let it be renewed, if it is to be."""
         if self.hold is not None and self.hold.renew_at is not None:
             self.renewer.watchdog.add(self.hold, self, self.renewer.runtime)
 
@@ -212,14 +201,13 @@ class ClaimSession:
 
     @property
     def remaining(self) -> float:
-        """Seconds that are left of the lease: its own, or, BUSY, that of the other."""
+        """Seconds that are left of its own lease or, BUSY, of the other's."""
         until = self.busy_until
         if self.hold is not None:
             until = 0.0 if self.ended else self.hold.deadline
         return max(0.0, until - boot_clock())
 
     def check(self) -> None:
-        """Raise ClaimError or ClaimLostError if the worker cannot rely on it."""
         self.require()
         if why := self.lost:
             raise self._lost_error(why)
@@ -243,7 +231,6 @@ class ClaimSession:
         return ClaimLostError(f"{self.label} was lost: {why}")
 
     def unknown_error(self, results: Sequence[bool | None] = (None,)) -> OutcomeUnknownError:
-        """Return the error for a commit that may have been carried out before it was refused."""
         return OutcomeUnknownError(
             f"{self.label} may or may not have been committed: {UNKNOWN} (another worker has the "
             "item, or it was discarded after it was committed)",
@@ -251,7 +238,6 @@ class ClaimSession:
         )
 
     def commit(self) -> Core[None]:
-        """Set the bits of the item and end the claim."""
         (done,) = yield from commit_many([self])
         if not done:
             raise self._lost_error(self.hold.lost if self.hold else "")
@@ -297,28 +283,22 @@ class ClaimSession:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return f"claim of {self.offer.item!r:.80}"
 
     @property
     def key(self) -> str:
-        """A key that names its server."""
         return self.row.shard.key
 
     def is_orphan(self, hold: Hold) -> bool:  # noqa: ARG002
-        """Return False: a claim belongs to no thread."""
-        return False
+        return False  # any thread may go on with it
 
     def is_abandoned(self, hold: Hold, has_ended: object) -> bool:  # noqa: ARG002
-        """Return False: what is open at the end expires, and is offered then."""
-        return False
+        return False  # what is open at the end expires, and is offered then
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Row:  # noqa: ARG002 - it has one hold
-        """Return what asks for a lease."""
         return self.row._replace(places=None, word=lease_ms)
 
     def renew_all(self, renewals: Sequence[Row]) -> Core[Sequence[bool | Exception]]:
-        """Renew claims that lie on one server; for each whether it was held."""
         try:
             answers, _ = yield from ask_claims("renew", renewals)
         except (RedisError, ConfigurationError, OSError) as error:
@@ -329,7 +309,6 @@ class ClaimSession:
         """Do nothing: there is no observer."""
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
-        """Note that the lease is not renewed any more; return whether that is news."""
         if self.ended or hold.lost:
             return False
         hold.lost = reason
@@ -341,18 +320,13 @@ def _why_lost(answer: bool | None) -> str:
 
 
 def check_payload(payload: object) -> str | bytes | None:
-    """Return a payload, or raise ConfigurationError."""
     if payload is None or isinstance(payload, (str, bytes)):
         return payload
     raise ConfigurationError(f"payload must be str, bytes or None, not {type(payload).__name__}")
 
 
 def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
-    """Commit claims; for each whether its item is in the filter, False if the claim was lost.
-
-    Raises:
-        OutcomeUnknownError: If the commit of one was sent more than once, and is refused.
-    """
+    """Commit claims; for each whether its item is in the filter, False if the claim was lost."""
     pending = _take_from_watchdog(sessions, {"committed", "lost", "unknown"})
     # Before it is sent: what is kept later may be that of after a discard.
     nears = [session.filter_state.near for session in pending]
@@ -391,7 +365,6 @@ def abandon_many(
     *,
     offer: bool | None = None,
 ) -> Core[None]:
-    """Give items back; see AsyncClaim.abandon."""
     if isinstance(error, BaseException):
         error = f"{type(error).__name__}: {error}"
     if not isinstance(error, str | None):

@@ -174,7 +174,6 @@ def refuse_full(state: FilterState, view: View, items: Sequence[Item]) -> Core[N
 
 
 def check_limit(limit: object) -> int:
-    """Return `limit`, or raise ConfigurationError."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_EXPIRED:
         raise ConfigurationError(
             f"limit must be a whole number from 1 to {MOST_EXPIRED}, not {limit!r:.80}"
@@ -183,14 +182,7 @@ def check_limit(limit: object) -> int:
 
 
 class Expired:
-    """The items whose workers died; one is claimed when it is wanted, so none is held too early.
-
-    Args:
-        state: The filter.
-        options: Of the claims.
-        renewer: What renews them.
-        at_once: How many items are looked for at once.
-    """
+    """The items whose workers died; one is claimed when it is wanted, so none is held too early."""
 
     def __init__(
         self,

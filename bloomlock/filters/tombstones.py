@@ -8,7 +8,7 @@ knows of the flag, `exists` and `add` send SMISMEMBER and then their own command
                                  are set, and within a generation they stay set.
     all set, no flag             there, or seen.
     all set, flag, no tombstone  there, or seen.
-    all set, flag, tombstone     not there. An add goes to readd.lua, where exactly one of several
+    all set, flag, tombstone     not there. An add goes to items.lua, where exactly one of several
                                  clients removes the tombstone, and so gets "new".
 
 The set has one more member, the sentinel: the header of its generation without flags. It is made
@@ -19,33 +19,32 @@ generation is broken, as if a shard were missing. What is read without the senti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask as ask_server
 from bloomlock.delivery import collect
 from bloomlock.descriptor import DISCARDED, HEADER_BYTES, unflagged
-from bloomlock.effects import ConnectionLost, Pipeline, Request
+from bloomlock.effects import ConnectionLost, Request
 from bloomlock.hash_keys import DIGEST_BYTES
 from bloomlock.hashing import pick
 from bloomlock.keys import PREPARED_SECONDS, discards_key
 from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script, named_error
+from bloomlock.scripts import named_error
 from bloomlock.strategies import Segment
-from bloomlock.strategies.base import error_of, header_command, header_from_bytes
+from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.sliced import ADD, ask_shard, state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from bloomlock.commands import Replies
-    from bloomlock.effects import Core, Step, Writes
+    from bloomlock.effects import Core
     from bloomlock.strategies import Shard, Strategy
     from bloomlock.strategies.base import Answered
 
     from .generation import View
-
-T = TypeVar("T")
 
 IDENTITIES_PER_COMMAND = 1000
 EPOCH_BYTES = 8
@@ -54,7 +53,6 @@ BROKEN = DISCARDED
 """In place of the header of a shard whose set was evicted; no shard has it."""
 
 NEEDS = "discard needs"
-_READD = Script("header", "readd")
 
 
 def sentinel(header: int) -> bytes:
@@ -63,43 +61,62 @@ def sentinel(header: int) -> bytes:
 
 
 def ask_one(view: View, strategy: Strategy, data: bytes, *, write: bool) -> Core[Segment]:
-    """Do what Strategy.one does, beside the tombstones."""
     core = strategy.one(view.shards, view.hasher, data, write=write)
     if view.descriptor.slices:
         return final(view, (yield from core))
-    identity = view.hasher.identify(data)
-    shard = view.shards[view.hasher.shard_of(data)]
-    looked, segment = yield from _looked_up_first(shard, [identity], core)
-    header, missing = segment.header, segment.missing
-    if header == view.header | DISCARDED and missing is not None and looked is not None:
-        # What settle does, without its costs.
-        is_missing = bool(missing[0])
-        if is_missing or not (write and looked[0]):
-            return Segment(1, view.header, [is_missing or looked[0]])
-    ((_, (answer,)),) = yield from settle(view, shard, [identity], [segment], looked, write=write)
+    number = view.hasher.shard_of(data)
+    both: list[Core[Any]] = [_look_first(view, number, [data]), core]
+    looked, segment = yield from in_parallel(both)
+    ((_, (answer,)),) = yield from _settle(view, number, [data], [segment], looked, write=write)
     return answer
 
 
 def ask(view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool) -> Core[Answered]:
-    """Do what Strategy.ask does for items of any shards, beside the tombstones."""
     if view.descriptor.slices:
         found = yield from strategy.ask(view.shards, view.hasher, items, write=write)
         return [
             (indices, [final(view, segment) for segment in segments]) for indices, segments in found
         ]
     by_shard = view.hasher.by_shard(items)
-    steps = []
+    cores: list[Core[Any]] = []
     for number, indices in by_shard.items():
-        shard, mine = view.shards[number], pick(items, indices)
-        core = strategy.ask_shard(shard, view.hasher, mine, write=write)
-        identities = list(map(view.hasher.identify, mine))
-        steps.append(_ask_shard(view, shard, identities, core, write=write))
+        mine = pick(items, indices)
+        cores.append(_look_first(view, number, mine))
+        cores.append(strategy.ask_shard(view.shards[number], view.hasher, mine, write=write))
     most = strategy.shards_at_once(view.shards[0], write=write)
-    answered = yield from in_parallel(steps, most)
+    replies = yield from in_parallel(cores, most and 2 * most)
+    return (yield from _settle_each(view, items, by_shard, replies, write=write))
+
+
+def settle_all_set(view: View, items: Sequence[bytes], *, write: bool) -> Core[Answered]:
+    """Answer items whose bits are all set in this generation, as a reply with the flag has said."""
+    by_shard = view.hasher.by_shard(items)
+    replies: list[Any] = []
+    for some in by_shard.values():
+        replies += None, [Segment(len(some), view.header | DISCARDED, [False] * len(some))]
+    return (yield from _settle_each(view, items, by_shard, replies, write=write))
+
+
+def _settle_each(
+    view: View,
+    items: Sequence[bytes],
+    by_shard: Mapping[int, Sequence[int]],
+    replies: Sequence[Any],
+    *,
+    write: bool,
+) -> Core[Answered]:
+    """Settle the items of each shard; `replies`: for each shard what two cores returned."""
+    steps = []
+    for (number, indices), looked, segments in zip(
+        by_shard.items(), replies[::2], replies[1::2], strict=True
+    ):
+        mine = pick(items, indices)
+        steps.append(_settle(view, number, mine, segments, looked, write=write))
+    answered = yield from in_parallel(steps)
     return [
-        ([indices[row] for row in some], segments)
-        for indices, answers in zip(by_shard.values(), answered, strict=True)
-        for some, segments in answers
+        ([indices[row] for row in rows], found)
+        for indices, of_shard in zip(by_shard.values(), answered, strict=True)
+        for rows, found in of_shard
     ]
 
 
@@ -110,47 +127,31 @@ def final(view: View, segment: Segment) -> Segment:
     return segment
 
 
-def settle_all_set(view: View, items: Sequence[bytes], *, write: bool) -> Core[Answered]:
-    """Answer items whose bits are all set in this generation, as a reply with the flag has said."""
-    by_shard = view.hasher.by_shard(items)
-    steps = []
-    for number, indices in by_shard.items():
-        found = Segment(len(indices), view.header | DISCARDED, [False] * len(indices))
-        mine = list(map(view.hasher.identify, pick(items, indices)))
-        steps.append(settle(view, view.shards[number], mine, [found], None, write=write))
-    answered = yield from in_parallel(steps)
-    return [
-        ([indices[row] for row in some], segments)
-        for indices, answers in zip(by_shard.values(), answered, strict=True)
-        for some, segments in answers
-    ]
+def _look_first(view: View, number: int, items: Sequence[bytes]) -> Core[list[bool] | None]:
+    """Return which items have a tombstone; None: that is not known, and is asked later.
+
+    Beside the core of a strategy it is in the same request, before the first command of that.
+    """
+    shard = view.shards[number]
+    try:
+        replies = yield Request(shard.key, _look_up_commands(view, shard, items))
+    except ConnectionLost:
+        return None
+    return _read_look_up(replies, len(items))
 
 
-def _ask_shard(
-    view: View, shard: Shard, identities: Sequence[bytes], core: Core[list[Segment]], *, write: bool
-) -> Core[Answered]:
-    looked, segments = yield from _looked_up_first(shard, identities, core)
-    return (yield from settle(view, shard, identities, segments, looked, write=write))
-
-
-def settle(
+def _settle(
     view: View,
-    shard: Shard,
-    identities: Sequence[bytes],
+    number: int,
+    items: Sequence[bytes],
     segments: Sequence[Segment],
     looked: Sequence[bool] | None,
     *,
     write: bool,
 ) -> Core[Answered]:
-    """Turn what commands said of bits into answers; see the table above.
+    """Turn what commands said of the bits of items of a shard into answers; see the table above.
 
-    Args:
-        view: The generation.
-        shard: Where the items are.
-        identities: Of the items, one for each row.
-        segments: What the strategy answered.
-        looked: Which items have a tombstone, as it was just before; None: that is not known.
-        write: Whether the bits were set as well.
+    `looked`: which items had a tombstone just before; None: that is not known.
     """
     answered: list[tuple[Sequence[int], list[Segment]]] = []
     all_set: list[int] = []
@@ -164,13 +165,13 @@ def settle(
             continue
         missing = np.asarray(segment.missing)
         if missing.any():
-            final = rows.start + np.flatnonzero(missing)
-            answered.append((final.tolist(), [_same(view, len(final), True)]))
+            new = rows.start + np.flatnonzero(missing)
+            answered.append((new.tolist(), [_same(view, len(new), True)]))
         all_set += (rows.start + np.flatnonzero(~missing)).tolist()
     if not all_set:
         return answered
     if looked is None:
-        found = yield from _look_up(view, shard, [identities[row] for row in all_set])
+        found = yield from _look_up(view, view.shards[number], pick(items, all_set))
         if isinstance(found, Segment):
             return [*answered, (all_set, [found._replace(rows=len(all_set))])]
     else:
@@ -182,58 +183,44 @@ def settle(
     if dead and not write:
         answered.append((dead, [_same(view, len(dead), True)]))
     elif dead:
-        segments = yield from _readd(view, shard, [identities[row] for row in dead])
-        answered.append((dead, segments))
+        answered.append((dead, (yield from _add_again(view, number, pick(items, dead)))))
     return answered
 
 
 def _same(view: View, rows: int, missing: bool) -> Segment:
-    """Return an answer of the view's generation that is the same for some rows."""
     return Segment(rows, view.header, [missing] * rows)
 
 
-def _look_up(view: View, shard: Shard, identities: Sequence[bytes]) -> Core[list[bool] | Segment]:
+def _look_up(view: View, shard: Shard, items: Sequence[bytes]) -> Core[list[bool] | Segment]:
     """Return which items have a tombstone, or for all of them why that is not known.
 
     A reply had the flag before, so a set that has no sentinel was evicted if the shard still is of
     that generation afterwards.
     """
-    commands = [*_look_up_commands(shard, identities), header_command(shard.key)]
+    commands = [*_look_up_commands(view, shard, items), header_command(shard.key)]
     *replies, start = yield from collect(Request(shard.key, commands), repeatable=True)
     for reply in (*replies, start):
         if isinstance(reply, Exception):
             # The bits were all set before, so nothing was changed.
             cause = reply.cause if isinstance(reply, ConnectionLost) else reply
             return Segment(1, error=ConnectionLost(cause, sent=False, replies=[]))
-    found = _read_look_up(replies, len(identities))
+    found = _read_look_up(replies, len(items))
     if found is not None:
         return found
     header = header_from_bytes(start)
     return Segment(1, BROKEN if unflagged(header) == view.header else header)
 
 
-def _readd(view: View, shard: Shard, identities: Sequence[bytes]) -> Core[list[Segment]]:
+def _add_again(view: View, number: int, items: Sequence[bytes]) -> Core[list[Segment]]:
     """Remove the tombstones of items whose bits are all set; who removes one gets "new"."""
-    parts = _in_parts(identities)
-    keys = [shard.key, discards_key(shard.key)]
-    calls = [(keys, [sentinel(view.header), b"".join(part)]) for part in parts]
+    shards, hasher = view.in_slices()
+    state_of(shards[number]).has_tombstones = True
     # Sent once: who repeats it gets "seen" of what it has added itself.
-    replies = yield from _READD.call(calls, repeatable=False)
-    segments = []
-    for part, reply in zip(parts, replies, strict=True):
-        if not isinstance(reply, list):
-            error = named_error(error_of(reply), NEEDS)
-            segments.append(Segment(len(part), error=error))
-            continue
-        start, *answers = reply
-        header = unflagged(header_from_bytes(start))
-        if answers == [b"lost"]:
-            segments.append(Segment(len(part), BROKEN))
-        elif not answers:
-            segments.append(Segment(len(part), header))
-        else:
-            segments.append(Segment(len(part), header, [flag == ord("1") for flag in answers[0]]))
-    return segments
+    segments = yield from ask_shard(shards[number], hasher, items, ADD)
+    errors = [one.error and named_error(one.error, NEEDS) for one in segments]
+    return [
+        final(view, one._replace(error=error)) for one, error in zip(segments, errors, strict=True)
+    ]
 
 
 def _in_parts(identities: Sequence[bytes]) -> list[Sequence[bytes]]:
@@ -241,13 +228,14 @@ def _in_parts(identities: Sequence[bytes]) -> list[Sequence[bytes]]:
     return [identities[start : start + IDENTITIES_PER_COMMAND] for start in starts]
 
 
-def _look_up_commands(shard: Shard, identities: Sequence[bytes]) -> list[bytes]:
+def _look_up_commands(view: View, shard: Shard, items: Sequence[bytes]) -> list[bytes]:
     key, mark = discards_key(shard.key), sentinel(shard.header)
+    identities = list(map(view.hasher.identify, items))
     return [encode_command("SMISMEMBER", key, mark, *some) for some in _in_parts(identities)]
 
 
 def _read_look_up(replies: Replies, count: int) -> list[bool] | None:
-    """Return which items have a tombstone; None if the set is not that of the generation."""
+    """Return which items have a tombstone; None: the set is not that of the generation."""
     found: list[bool] = []
     for reply in replies:
         if not isinstance(reply, list) or not reply[0]:
@@ -256,88 +244,10 @@ def _read_look_up(replies: Replies, count: int) -> list[bool] | None:
     return found if len(found) == count else None
 
 
-class _Preceded:
-    """Writes with some commands before them."""
-
-    def __init__(self, commands: Sequence[bytes], writes: Writes) -> None:
-        self._commands = commands
-        self._writes = writes
-
-    def __len__(self) -> int:
-        return len(self._commands) + len(self._writes)
-
-    def __iter__(self) -> Iterator[Sequence[bytes]]:
-        for command in self._commands:
-            yield [command]
-        yield from self._writes
-
-
-def _looked_up_first(
-    shard: Shard, identities: Sequence[bytes], core: Core[T]
-) -> Core[tuple[list[bool] | None, T]]:
-    """Carry out a core of a strategy, and look for tombstones in its first request before all else.
-
-    Returns:
-        Which items have one, None if that is not known; and the result of the core.
-    """
-    commands = _look_up_commands(shard, identities)
-    count = len(commands)
-    read: Replies | None = None
-    try:
-        step: Step = next(core)
-        while True:
-            sent = step if read is not None else _preceded(commands, step)
-            try:
-                answer: Any = yield sent
-            except ConnectionLost as lost:
-                if sent is step:
-                    step = core.throw(lost)
-                else:
-                    read = lost.replies[:count] if len(lost.replies) >= count else None
-                    step = core.throw(_without_first(lost, count))
-            else:
-                if sent is not step:
-                    read, answer = answer[:count], answer[count:]
-                step = core.send(answer)
-    except StopIteration as stop:
-        found = None if read is None else _read_look_up(read, len(identities))
-        return found, stop.value
-    finally:
-        core.close()
-
-
-def _preceded(commands: Sequence[bytes], step: Step) -> Step:
-    """Return a step with some commands before its own, if it has any."""
-    if isinstance(step, Request):
-        # Only what comes alone can be received into a place of its own.
-        return step._replace(commands=[*commands, *step.commands], room=None)
-    if isinstance(step, Pipeline):
-        return step._replace(writes=_Preceded(commands, step.writes))
-    return step
-
-
-def _without_first(lost: ConnectionLost, count: int) -> ConnectionLost:
-    """Return what became of the commands that followed some others."""
-    written = None if lost.written is None else max(0, lost.written - count)
-    return ConnectionLost(
-        lost.cause,
-        sent=lost.sent and written != 0,
-        replies=lost.replies[count:],
-        written=written,
-    )
-
-
 def read_set(key: str, header: int, *, is_sorted: bool) -> Core[list[bytes] | None]:
-    """Return the records of the tombstones of the shard at a key; round trips of 1,000 items.
+    """Return the tombstones of the shard at a key: for each an identity and 8 bytes of its epoch.
 
-    Args:
-        key: Of the shard.
-        header: Of the generation, without flags.
-        is_sorted: Whether the filter has a window.
-
-    Returns:
-        For each item its identity and 8 bytes of its epoch. None if it is not the set of that
-        generation.
+    None if it is not the set of that generation. `is_sorted`: whether the filter has a window.
     """
     table = discards_key(key)
     found: dict[bytes, int] = {}

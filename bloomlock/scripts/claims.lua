@@ -24,18 +24,12 @@ for position = 8, #ARGV, 4 do
     ids[#ids + 1] = ARGV[position]
 end
 
-local slices, dead = nil, {}
+local slices, number, dead
 if step == 'take' or step == 'commit' then
-    local number
     slices, number = open_slices(SHARD, ARGV[2], now_us, step == 'commit')
-    if not slices then
-        return {'grown', number}
-    end
-    if has_set then
-        dead = read_tombstones(slices, TOMBSTONES, header, ids)
-        if not dead then
-            return {'lost'}
-        end
+    dead = not has_set and {} or slices and read_tombstones(slices, TOMBSTONES, header, ids)
+    if not slices or not dead then
+        return slices and {'lost'} or {'grown', number}
     end
 end
 
@@ -64,21 +58,16 @@ end
 
 -- The record of an open claim, or of an item that failed; nil: there is none.
 local RECORD = '>I8I4I4Bc0I4c0'
-
 local function read(key, id)
     local data = key == OPEN and open[id] or key == FAILED and call('HGET', key, id)
     if not data then
         return nil
     end
-    local fence, attempts, max_attempts, token, error, start = struct.unpack(RECORD, data)
-    return {
-        fence = fence,
-        attempts = attempts,
-        max_attempts = max_attempts,
-        token = token,
-        error = error,
-        carried = string.sub(data, start),
-    }
+    local record, start = {}, nil
+    record.fence, record.attempts, record.max_attempts, record.token, record.error, start =
+        struct.unpack(RECORD, data)
+    record.carried = string.sub(data, start)
+    return record
 end
 
 local function write(key, id, record, token, error)
@@ -105,7 +94,6 @@ local function is_live(id, found)
 end
 
 local counted = {}
-
 local function count(counter)
     counted[counter] = (counted[counter] or 0) + 1
 end
@@ -122,14 +110,6 @@ local function forget_failure(id, failure)
     if failure then
         call('HDEL', FAILED, id)
         take_over(failure.token)
-    end
-end
-
-local function wait(id, token, channel)
-    local entry = channel .. ' ' .. token .. ';'
-    local entries = call('HGET', WAITING, id) or ''
-    if not string.find(entries, entry, 1, true) then
-        call('HSET', WAITING, id, entries .. entry)
     end
 end
 
@@ -194,8 +174,9 @@ function steps.take(id, token, places, carried)
         return {'gone'}
     end
     if found and found.token ~= '' and not is_over then
-        if channel ~= '' then
-            wait(id, token, channel)
+        local entry, entries = channel .. ' ' .. token .. ';', call('HGET', WAITING, id) or ''
+        if channel ~= '' and not string.find(entries, entry, 1, true) then
+            call('HSET', WAITING, id, entries .. entry)
         end
         return {'busy', until_ms - now_ms, found.carried}
     end
@@ -204,18 +185,12 @@ function steps.take(id, token, places, carried)
     if max_attempts == 0 and (found or failure) then
         max_attempts = (found or failure).max_attempts
     end
-    local record = {
-        fence = 0,
-        attempts = attempts,
-        max_attempts = max_attempts,
-        carried = found and only_expired and found.carried or carried,
-    }
     if 0 < max_attempts and max_attempts <= attempts then
         if found then
             -- No other worker has it, so its worker may still commit it.
             local error = found.token == '' and failure and failure.error or LEASE_OVER
-            record.carried = found.carried
-            write(FAILED, id, record, found.token, error)
+            found.attempts, found.max_attempts = attempts, max_attempts
+            write(FAILED, id, found, found.token, error)
             finish(id, found, 'expired')
         end
         return {'failed', attempts}
@@ -228,13 +203,17 @@ function steps.take(id, token, places, carried)
         take_over(failure.token)
         write(FAILED, id, failure, '', failure.error)
     end
-    record.fence, record.attempts = next_fence(), attempts + 1
-    write(OPEN, id, record, token, '')
+    write(OPEN, id, {
+        fence = next_fence(),
+        attempts = attempts + 1,
+        max_attempts = max_attempts,
+        carried = only_expired and found.carried or carried,
+    }, token, '')
     set_lease(id, now_ms + lease_ms)
     -- The token of a claim that was not answered may be in use again.
     call('ZREM', LOST, token)
     count('claimed')
-    return {'new', integer(record.fence), record.attempts}
+    return {'new', integer(last_fence), attempts + 1}
 end
 
 -- Add items and end their claims. Answers: 1, or 0 if another worker claimed the item since, or its claim
