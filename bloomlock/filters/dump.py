@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
 
-    from .files import FilePath, Piece
+    from .files import FilePath
     from .generation import View
     from .state import FilterState
 
@@ -109,7 +109,7 @@ class Source:
     ) -> Core[bool]:
         """Let all parts be written, in their order, some at once; False: it has changed."""
         for pieces in groups(self.layout):
-            parts = yield from in_parallel([self._read(piece) for piece in pieces])
+            parts = yield from in_parallel([self._read(*piece) for piece in pieces])
             there = [part for part in parts if part is not None]
             if len(there) < len(parts):
                 return False
@@ -117,8 +117,7 @@ class Source:
             count(sum(len(part.data) for part in there))
         return True
 
-    def _read(self, piece: Piece) -> Core[Part | None]:
-        number, start, stop = piece
+    def _read(self, number: int, start: int, stop: int) -> Core[Part | None]:
         if number == self.layout.shards:
             return Part(number, start, self._records[start:stop])
         shard, head, end = self._view.shards[number], self._starts[number], stop
@@ -137,17 +136,16 @@ class Source:
         return Part(number, start, bits.ljust(stop - start, b"\0"))
 
 
-def groups(layout: Layout) -> Iterator[list[Piece]]:
-    """Yield what is read in one round trip."""
-    group: list[Piece] = []
+def groups(layout: Layout) -> Iterator[list[tuple[int, int, int]]]:
+    """Yield the pieces that are read in one round trip."""
+    group: list[tuple[int, int, int]] = []
     room = BYTES_PER_TRIP
-    for piece in layout.pieces(BYTES_PER_TRIP):
-        size = piece.stop - piece.start
-        if group and size > room:
+    for shard, start, stop in layout.pieces():
+        if group and stop - start > room:
             yield group
             group, room = [], BYTES_PER_TRIP
-        group.append(piece)
-        room -= size
+        group.append((shard, start, stop))
+        room -= stop - start
     if group:
         yield group
 

@@ -10,11 +10,11 @@ r"""Files of filters.
     tombstones                        28 bytes for each discarded item: shard, identity, epoch (0
                                       without a time window)
     zeros up to the next multiple of 4096
-    SHA-256 of each 65536 bytes from byte 4096 to here
+    SHA-256 of each piece of these: of 1 MiB of an image, or of 16384 tombstones
     SHA-256 of the first 4096 bytes and of these sums, 32 bytes
 
-All images are of one length. Of a filter that grows the JSON says how many slices that is.
-`head -3` shows what a file holds.
+The zeros belong to the piece before them. All images are of one length. Of a filter that grows the
+JSON says how many slices that is. `head -3` shows what a file holds.
 """
 
 from __future__ import annotations
@@ -47,27 +47,17 @@ FORMAT = 1
 MAGIC = b"bloomlock bitmap "
 PAGE = 4096
 """Images start at multiples of this, a page of memory on most machines."""
-BLOCK_BYTES = 64 * 1024
-"""Bytes that have a checksum of their own."""
 SUM_BYTES = 32
 SHARD_BYTES, EPOCH_BYTES = 4, 8
 RECORD_BYTES = SHARD_BYTES + DIGEST_BYTES + EPOCH_BYTES
-PART_BYTES = 2 * 1024 * 1024
-RECORDS_PER_PART = 5000
+PIECE_BYTES = 1024 * 1024
+RECORDS_PER_PIECE = 16384
 CHANGED = b"changed in place".ljust(SUM_BYTES)
 """Stands for the last checksum of a file that may have been changed since it was written."""
 
 
-class Piece(NamedTuple):
-    """Bytes of the image of a shard, or of the tombstones, whose number is that of shards."""
-
-    shard: int
-    start: int
-    stop: int
-
-
 class Part(NamedTuple):
-    """Such bytes with what they are; of the tombstones they are whole records."""
+    """Bytes of the image of a shard, or of the tombstones, whose number is that of shards."""
 
     shard: int
     start: int
@@ -104,23 +94,23 @@ class Layout(NamedTuple):
 
     @property
     def file_bytes(self) -> int:
-        return self.end + (-(-(self.end - PAGE) // BLOCK_BYTES) + 1) * SUM_BYTES
+        sums = self.shards * -(-self.image // PIECE_BYTES) - (-self.discarded // RECORDS_PER_PIECE)
+        return self.end + (sums + 1) * SUM_BYTES
 
     def length_of(self, shard: int) -> int:
         return self.image if shard < self.shards else self.discarded * RECORD_BYTES
 
-    def pieces(self, most: int) -> Iterator[Piece]:
-        """Yield all that there is, in its order, in pieces of so many bytes."""
+    def padding(self, shard: int, stop: int) -> int:
+        """Return how many zeros follow a piece of a file that ends there."""
+        return -stop % PAGE if stop == self.length_of(shard) else 0
+
+    def pieces(self) -> Iterator[tuple[int, int, int]]:
+        """Yield shard, first and last byte of each piece, in their order."""
         for shard in range(self.shards + 1):
-            size = RECORDS_PER_PART * RECORD_BYTES if shard == self.shards else most
+            size = PIECE_BYTES if shard < self.shards else RECORDS_PER_PIECE * RECORD_BYTES
             length = self.length_of(shard)
             for start in range(0, length, size):
-                yield Piece(shard, start, min(start + size, length))
-
-    def place_of(self, byte: int) -> str:
-        """Return in what a byte of the file lies."""
-        shard = (byte - PAGE) // padded(self.image)
-        return f"the image of shard {shard}" if shard < self.shards else "the discarded items"
+                yield shard, start, min(start + size, length)
 
 
 def padded(length: int) -> int:
@@ -190,40 +180,6 @@ def _number(fields: dict[str, Any], name: str, allowed: range) -> int:
     return number
 
 
-class BlockSums:
-    """The checksums of a file's blocks, from its bytes in order.
-
-    Attributes:
-        table: Those of the blocks that are over.
-        place: The byte of the file that comes next.
-    """
-
-    def __init__(self) -> None:
-        self.table = bytearray()
-        self.place = PAGE
-        self._hash = hashlib.sha256()
-
-    def take(self, data: bytes | memoryview) -> None:
-        rest = memoryview(data)
-        while rest:
-            some = rest[: BLOCK_BYTES - (self.place - PAGE) % BLOCK_BYTES]
-            self._hash.update(some)
-            self.place += len(some)
-            rest = rest[len(some) :]
-            if not (self.place - PAGE) % BLOCK_BYTES:
-                self._end_block()
-
-    def end(self) -> bytes:
-        """Return all of them."""
-        if (self.place - PAGE) % BLOCK_BYTES:
-            self._end_block()
-        return bytes(self.table)
-
-    def _end_block(self) -> None:
-        self.table += self._hash.digest()
-        self._hash = hashlib.sha256()
-
-
 class FileWriter:
     """Writes a file part by part.
 
@@ -233,7 +189,7 @@ class FileWriter:
 
     def __init__(self, target: FilePath | BinaryIO, descriptor: Descriptor, layout: Layout) -> None:
         self._layout = layout
-        self._sums = BlockSums()
+        self._table = b""
         self._head = encode_header(descriptor, layout)
         self._target = self._beside = None
         if isinstance(target, (str, os.PathLike)):
@@ -251,15 +207,15 @@ class FileWriter:
             raise
 
     def write(self, part: Part) -> None:
-        """Write the next part; parts come in order, without gaps."""
-        self._put(part.data)
-        if part.start + len(part.data) == self._layout.length_of(part.shard):
-            self._put(bytes(-self._sums.place % PAGE))
+        """Write the next piece."""
+        stop = part.start + len(part.data)
+        data = bytes(part.data) + bytes(self._layout.padding(part.shard, stop))
+        self._table += hashlib.sha256(data).digest()
+        self._file.write(data)
 
     def finish(self) -> None:
         """Write the checksums, and give the file its name."""
-        table = self._sums.end()
-        self._file.write(table + hashlib.sha256(self._head + table).digest())
+        self._file.write(self._table + hashlib.sha256(self._head + self._table).digest())
         self._file.flush()
         if self._target is None or self._beside is None:
             return
@@ -279,10 +235,6 @@ class FileWriter:
             with suppress(OSError):  # what is not written yet is of no use
                 self._file.close()
 
-    def _put(self, data: bytes | memoryview) -> None:
-        self._sums.take(data)
-        self._file.write(data)
-
 
 class FileReader:
     """Reads a file part by part, and compares its checksums when it has read all.
@@ -295,7 +247,7 @@ class FileReader:
 
     def __init__(self, source: FilePath | BinaryIO) -> None:
         self._owns = isinstance(source, (str, os.PathLike))
-        self._sums = BlockSums()
+        self._table = b""
         self.name, length = "the file that was given", None
         if isinstance(source, (str, os.PathLike)):
             self.name = repr(os.fspath(source))
@@ -310,7 +262,8 @@ class FileReader:
         except BaseException:
             self.close()
             raise
-        self._pieces = self.layout.pieces(PART_BYTES)
+        self._place = PAGE
+        self._pieces = self.layout.pieces()
 
     def read(self) -> Part | None:
         """Return the next part; None after the last, when all of the file is known to be whole.
@@ -323,9 +276,9 @@ class FileReader:
             self._compare_sums()
             return None
         shard, start, stop = piece
-        data = self._take(stop - start)
-        if stop == self.layout.length_of(shard):
-            self._take(-self._sums.place % PAGE)
+        data = self._take(stop - start + self.layout.padding(shard, stop))
+        self._table += hashlib.sha256(data).digest()
+        data = data[: stop - start]
         if shard == self.layout.shards:
             numbers = [data[at : at + SHARD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
             if (most := int.from_bytes(max(numbers), "big")) >= shard:
@@ -339,8 +292,12 @@ class FileReader:
 
     def _take(self, size: int) -> bytes:
         data = self._read(size)
-        self._refuse_cut(self._sums.place, data, size)
-        self._sums.take(data)
+        self._place += len(data)
+        if len(data) < size:
+            raise ConfigurationError(
+                f"{self.name} is damaged: it was cut at byte {self._place} of "
+                f"{self.layout.file_bytes}"
+            )
         return data
 
     def _read(self, size: int) -> bytes:
@@ -350,17 +307,9 @@ class FileReader:
             data += more
         return data
 
-    def _refuse_cut(self, place: int, data: bytes, size: int) -> None:
-        if len(data) < size:
-            raise ConfigurationError(
-                f"{self.name} is damaged: it was cut at byte {place + len(data)} of "
-                f"{self.layout.file_bytes}"
-            )
-
     def _compare_sums(self) -> None:
         end, length = self.layout.end, self.layout.file_bytes
-        rest = self._read(length - end)
-        self._refuse_cut(end, rest, length - end)
+        rest = self._take(length - end)
         if self._read(1):
             raise ConfigurationError(f"{self.name} is damaged: it has more than its {length} bytes")
         table, seal = rest[:-SUM_BYTES], rest[-SUM_BYTES:]
@@ -371,14 +320,15 @@ class FileReader:
                 f"{self.name} is damaged: its first {PAGE} bytes, or the checksums from byte "
                 f"{end} on, were changed"
             )
-        found = self._sums.end()
-        for at in range(0, len(table), SUM_BYTES):
-            if found[at : at + SUM_BYTES] != table[at : at + SUM_BYTES]:
-                start = PAGE + at // SUM_BYTES * BLOCK_BYTES
-                stop = min(start + BLOCK_BYTES, end)
+        sums = range(0, len(table), SUM_BYTES)
+        for at, (shard, start, stop) in zip(sums, self.layout.pieces(), strict=True):
+            if self._table[at : at + SUM_BYTES] != table[at : at + SUM_BYTES]:
+                first = PAGE + shard * padded(self.layout.image) + start
+                is_image = shard < self.layout.shards
+                place = f"the image of shard {shard}" if is_image else "the discarded items"
                 raise ConfigurationError(
-                    f"{self.name} is damaged: the bytes {start} to {stop - 1}, in "
-                    f"{self.layout.place_of(start)}, have another checksum"
+                    f"{self.name} is damaged: the bytes {first} to {first + stop - start - 1}, in "
+                    f"{place}, have another checksum"
                 )
 
 

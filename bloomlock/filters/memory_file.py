@@ -13,7 +13,6 @@ from bloomlock.errors import ConfigurationError, FilterLostError
 from .files import (
     CHANGED,
     PAGE,
-    PART_BYTES,
     SUM_BYTES,
     FileWriter,
     Layout,
@@ -72,13 +71,12 @@ class MappedFile:
 
 def save(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> None:
     """Write the file beside its place and rename it, so that it is there as a whole or not."""
-    writer = FileWriter(path, descriptor, Layout.of(descriptor))
+    layout = Layout.of(descriptor)
+    writer = FileWriter(path, descriptor, layout)
     try:
-        for shard, image in enumerate(images):
-            whole = memoryview(image.data)
-            for start in range(0, len(whole), PART_BYTES):
-                # A copy: what other threads add must not come between a sum and its bytes.
-                writer.write(Part(shard, start, bytes(whole[start : start + PART_BYTES])))
+        for shard, start, stop in layout.pieces():
+            # A copy: what other threads add must not come between a sum and its bytes.
+            writer.write(Part(shard, start, images[shard][start:stop].tobytes()))
         writer.finish()
     except BaseException:
         writer.discard()

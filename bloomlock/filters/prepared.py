@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from bloomlock.commands import encode_command
-from bloomlock.delivery import ask, check
+from bloomlock.delivery import ask
 from bloomlock.descriptor import (
     DISCARDED,
     HEADER_BYTES,
@@ -23,7 +23,6 @@ from bloomlock.descriptor import (
     has_discards,
     unflagged,
 )
-from bloomlock.effects import ConnectionLost, Core
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import PREPARED_SECONDS, discards_key, prepared_key
 from bloomlock.parallel import in_parallel
@@ -32,7 +31,7 @@ from bloomlock.strategies.base import header_command, header_from_bytes
 from .files import RECORD_BYTES, SHARD_BYTES, Layout
 from .generation import new_generation
 from .kinds import kind_of, set_header
-from .placing import PLACED_SECONDS, discard_prepared, send_header
+from .placing import PLACED_SECONDS, discard_prepared, prepare
 from .room import check_room
 from .stored_filter import look
 from .switch import put, retried, settle
@@ -41,12 +40,10 @@ from .tombstones import read_set, write_set
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
 
     from .files import Part
-
-PREPARED_BYTES = 16 * 1024 * 1024
-"""Shards that are made at once: it takes about 5 ms of the server's time."""
 
 
 class Prepared:
@@ -86,32 +83,13 @@ class Prepared:
         self._layout = layout
         self._refuse_taken((yield from look(self.keys)).descriptor, refused)
         yield from check_room(self.keys, self.target, replaces=False, slices=layout.slices)
-        yield from retried(self.keys, self._prepare_all)
 
-    def _prepare_all(self) -> Core[None]:
-        """Prepare all shards of a new generation."""
-        self.target = self.target.with_generation(
-            new_generation(), PLACING, origin=self.target.origin
-        )
-        most = max(1, PREPARED_BYTES // self._layout.image)
-        try:
-            yield from in_parallel([self._prepare(n) for n in range(self._layout.shards)], most)
-        except (RedisError, BloomlockError, ConnectionLost):
-            yield from self.give_up()
-            raise
+        def step() -> Core[None]:
+            target = self.target
+            self.target = target.with_generation(new_generation(), PLACING, origin=target.origin)
+            yield from prepare(self.keys, self.target, layout.image)
 
-    def _prepare(self, shard: int) -> Core[None]:
-        """Make a shard of zeros, and then give it its header, by a request that is sent once.
-
-        Nothing is written before. If the server loses the key after that, later writes make one
-        without a header.
-        """
-        key = self._key(shard)
-        expiry = encode_command("EXPIRE", key, PREPARED_SECONDS)
-        empty = encode_command("SETRANGE", key, self._layout.image - 1, b"\0")
-        yield from ask(key, empty, expiry)
-        header = set_header(key, self.target.header)
-        check((yield from send_header(key, self.target, [header, expiry])))
+        yield from retried(self.keys, step)
 
     def _key(self, shard: int) -> str:
         return prepared_key(self.keys.bits(shard), self.target.generation)

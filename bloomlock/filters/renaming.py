@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from bloomlock.descriptor import HEADER_BYTES, Descriptor
 from bloomlock.errors import ConfigurationError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys
 from bloomlock.scripts import Script, answer_of
 
 from .generation import new_generation
 from .kinds import kind_of
-from .placing import Changed
+from .placing import Changed, bytes_of
 from .state import in_one_generation
 from .stored_filter import look
 from .switch import retried, settle
 
 if TYPE_CHECKING:
+    from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _RENAME = Script("header", "rename")
 _ACROSS_SLOTS = re.compile("crossslot|same slot", re.IGNORECASE)
-
-DONE, CHANGED, TAKEN = range(3)
 
 
 def rename_object(state: FilterState, keys: FilterKeys) -> Core[None]:
@@ -44,15 +42,9 @@ def rename_object(state: FilterState, keys: FilterKeys) -> Core[None]:
 
 
 def rename(old: FilterKeys, new: FilterKeys, header: int | None = None) -> Core[bool | None]:
-    """Give a filter another name.
+    """Give the filter of a generation another name; None: it is of another generation.
 
-    Args:
-        old: Its keys.
-        new: Those it will have.
-        header: That of the generation that is meant; None: whatever is there.
-
-    Returns:
-        None if the filter is of another generation.
+    Without a header it is whatever is there.
     """
     if old.name == new.name:
         raise ConfigurationError(f"the new name must not be {new.name!r}, the one that it has")
@@ -62,44 +54,44 @@ def rename(old: FilterKeys, new: FilterKeys, header: int | None = None) -> Core[
         if found.descriptor is not None:
             found = yield from settle(old, found)
         before, there = found.descriptor, (yield from look(new))
-        if before is None or not before.has_header(found.header) or found.gone is not None:
-            if header is not None:
-                return None
+        is_whole = before is not None and before.has_header(found.header) and found.gone is None
+        if header is None and not is_whole:
             raise FilterNotFoundError(f"there is no filter named {old.name!r}, or not all of it")
-        if header not in (None, before.header):
+        if before is None or not is_whole or header not in (None, before.header):
             return None
-        done = TAKEN
+        answer = b"taken"
         if there.descriptor is None and not there.header:
-            done = yield from _rename_keys(old, new, before)
-        if done == TAKEN:
+            answer = yield from _rename_keys(old, new, before)
+        if answer == b"taken":
             raise ConfigurationError(f"name {new.name!r} is taken by another filter")
-        if done == CHANGED and header is None:
+        if answer == b"changed" and header is None:
             raise Changed
-        return True if done == DONE else None
+        return True if answer == b"done" else None
 
     return (yield from retried(old, step))
 
 
-def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[int]:
+def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[bytes]:
     """Rename all keys in one step, as a new generation."""
     after = before.with_generation(new_generation(), origin=before.origin)
-    kind, shards = kind_of(before), range(before.size.shards)
-    bits = [(old.bits(n), new.bits(n)) for n in shards]
-    claims = [(ClaimKeys.of(one), ClaimKeys.of(two)) for one, two in bits]
-    pairs = [(old.meta, new.meta), *bits, *((a.counts, b.counts) for a, b in claims)]
-    pairs += ((a.discarded, b.discarded) for a, b in claims)
-    for one, two in claims:
-        # The shard and its tombstones are there already.
-        pairs += zip(one.of_generation[1:-1], two.of_generation[1:-1], strict=True)
-        theirs = kind.keys(one.bits, before.header)
-        pairs += zip(theirs, kind.keys(two.bits, after.header), strict=True)
-    keys = [key for pair in pairs for key in pair]
-    mine, its = (d.header.to_bytes(HEADER_BYTES, "big") for d in (before, after))
-    call = (keys, (mine, its, after.generation, len(shards)))
+    keys = [old.meta, new.meta]
+    for shard in range(before.size.shards):
+        pairs = zip(_keys_of(old, shard, before), _keys_of(new, shard, after), strict=True)
+        keys += [key for pair in pairs for key in pair]
+    of_shard = (len(keys) - 2) // before.size.shards
+    call = (keys, (bytes_of(before.header), bytes_of(after.header), after.generation, of_shard))
     (reply,) = yield from _RENAME.call([call], repeatable=True)
     if isinstance(reply, ResponseError) and _ACROSS_SLOTS.search(str(reply)):
         raise ConfigurationError(
             f"filter {old.name!r} cannot be renamed in a cluster, where its keys lie in several "
             "slots; copy it by copy_to, then delete it"
         )
-    return int(answer_of(reply, "rename needs"))
+    answer: bytes = answer_of(reply, "rename needs")
+    return answer
+
+
+def _keys_of(keys: FilterKeys, shard: int, descriptor: Descriptor) -> list[str]:
+    ours = ClaimKeys.of(keys.bits(shard))
+    first = [ours.bits, ours.discarded, ours.counts]
+    rest = [key for key in ours if key not in first]
+    return [*first, *rest, *kind_of(descriptor).keys(ours.bits, descriptor.header)]

@@ -8,7 +8,7 @@ from stepped import Crash, Stepped, crash
 
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.errors import ConfigurationError, FilterLostError
-from bloomlock.filters import dump
+from bloomlock.filters import files
 from bloomlock.server import PrivateServer
 from bloomlock.sizing import FIRST_BYTE
 
@@ -37,7 +37,7 @@ def bits(made):
 )
 @pytest.mark.usefixtures("r")
 def test_bits_are_those_of_both(valkey, second, monkeypatch, way, shape):
-    monkeypatch.setattr(dump, "BYTES_PER_TRIP", 3000)
+    monkeypatch.setattr(files, "PIECE_BYTES", 3000)
     databases = {"another server": second, "another database": valkey.replace("db=0", "db=3")}
     a = filled("a", valkey, 0, 2000, **shape)
     b = filled("b", databases.get(way, valkey), 1500, 3000, **shape)
@@ -86,7 +86,7 @@ def test_random_keys_differ(r):
 
 def test_what_others_do_at_any_step_is_kept_or_noticed(r, monkeypatch):
     """An add to either stays, a clear is found or comes after, a crash leaves what was there."""
-    monkeypatch.setattr(dump, "BYTES_PER_TRIP", 3000)
+    monkeypatch.setattr(files, "PIECE_BYTES", 3000)
     mine, theirs = list(map(str, range(200))), list(map(str, range(100, 300)))
     for event in ("add", "clear", "clear theirs", "crash"):
         number, done = 0, False
