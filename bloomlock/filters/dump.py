@@ -2,7 +2,7 @@
 
 Bits only ever go from 0 to 1, so what is read while other clients add holds at least what was added
 before. With a time window that holds for the slices that are live. A copy has the state that a
-shard had when it was read first. What is set in a later slice meanwhile is not live in it, and is
+shard had when it was read first. What is set in a later slice after that is not live in it, and is
 wiped, or is of that slice, when the copy turns to it.
 """
 

@@ -181,7 +181,7 @@ class Prepared:
         yield from put(self.keys, found, planned)
 
     def _keep(self, shard: int) -> Core[None]:
-        """Compare a shard's header, which a key that was lost meanwhile has not, and keep it."""
+        """Compare a shard's header, which a key that was lost since has not, and keep it."""
         key = self._key(shard)
         start, length, _, is_set_there = yield from ask(
             key,

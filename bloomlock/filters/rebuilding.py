@@ -1,7 +1,7 @@
 """A filter that gets other parameters from its items, while it is in use.
 
 The new generation is prepared and filled beside the filter. Then the filter is closed, what came
-meanwhile is added, and the switch puts the new generation in its place.
+since is added, and the switch puts the new generation in its place.
 
 R4: only items that the filter has are taken over. A client writes an item to the source before it
 adds it. If the item were taken over from the source alone, that add would be answered "seen",

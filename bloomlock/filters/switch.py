@@ -133,9 +133,9 @@ def attach(
     """Return the descriptor of the filter, creating the filter where it is missing.
 
     Without `wanted` it only attaches, to a filter with this `key`. A filter of which a part is gone
-    is a FilterLostError, or starts anew (`recreate`). `check` raises for a filter that the strategy
-    cannot read. A filter that has all items of the generation `before` may have other parameters;
-    with `must_follow` any other is a FilterLostError.
+    is a FilterLostError; with `recreate` it starts again. `check` raises for a filter that the
+    strategy cannot read. A filter that has all items of the generation `before` may have other
+    parameters; with `must_follow` any other is a FilterLostError.
     """
 
     def step() -> Core[Descriptor]:
@@ -181,7 +181,7 @@ def clear(
     That is also done if another client has emptied it since: its generation was not there when
     this call began, and began by a clear or a creation. A rebuild keeps the items, and a copy or an
     import brings others, so after these the filter is cleared once more. A filter that was deleted
-    meanwhile is created anew.
+    during the call is created again.
 
     `own` are its parameters as the object knows them; None: it knows none.
     """
@@ -340,7 +340,7 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
     With `is_checked` all shards are looked at also if the filter is ready.
 
     Raises:
-        Changed: If it was changed meanwhile.
+        Changed: If another client has changed it.
     """
     stored = found.descriptor
     if stored is None:

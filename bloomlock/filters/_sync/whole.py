@@ -45,7 +45,7 @@ class WholeFilter(ConnectedFilter):
         """Add everything that another filter holds, while both are in use.
 
         When it returns, this filter holds every item whose `add` to either had returned before the
-        call, and every item added to this one meanwhile. An item added to the other one meanwhile
+        call, and every item added to this one since. An item added to the other one during the call
         may be there. Until then each item of the other one may or may not be there.
 
         Args:
@@ -55,7 +55,7 @@ class WholeFilter(ConnectedFilter):
         Raises:
             ConfigurationError: If the bits of an item are others there, and nothing is changed; or
                 the server runs no scripts for this client.
-            FilterLostError: If one of the filters is cleared or lost meanwhile, and its
+            FilterLostError: If one of the filters is cleared or lost during the call, and its
                 `on_lost="raise"`. Some bits may be merged; to repeat it is harmless, after any
                 error.
             redis.exceptions.RedisError: If a server refused it or could not be reached.
@@ -182,10 +182,10 @@ class WholeFilter(ConnectedFilter):
         """Write the filter to a file, which `import_file` reads.
 
         `MemoryBloomFilter.load` reads it too, unless the filter has a time window, grows, or items
-        were discarded. What was added before is in it, whichever client added it; what
-        is added meanwhile may be. What was discarded before is discarded in it.
-        The file has its name when it is whole and on the disk. It has checksums of all its bytes.
-        A random key is in it, and of a secret one a check alone.
+        were discarded. What was added before is in it, whichever client added it; what is added
+        during the call may be. What was discarded before is discarded in it. The file has its name
+        when it is whole and on the disk. It has checksums of all its bytes. A random key is in it,
+        and of a secret one a check alone.
 
         Args:
             path: The file; or one that is open for bytes, such as a pipe, which is written as it
@@ -193,7 +193,8 @@ class WholeFilter(ConnectedFilter):
             progress: Called with how many bytes are done, and of how many.
 
         Raises:
-            FilterLostError: If the filter is cleared, replaced or lost meanwhile; no file is left.
+            FilterLostError: If the filter is cleared, replaced or lost during the call; no
+                file is left.
             ConfigurationError: If the strategy is "native", whose bits are the server's.
             OSError: If the file cannot be written; what was there before is unchanged.
 
@@ -257,13 +258,12 @@ class WholeFilter(ConnectedFilter):
         Raises:
             ConfigurationError: If the name is taken and `replace` is False, the server has not the
                 memory, or the file is cut, foreign, of another format or damaged: the message names
-                the place.
-                Nothing was changed.
+                the place. Nothing was changed.
             FilterMismatchError: If the file's filter has another key.
             FilterLostError: If the server lost what was prepared.
             OSError: If the file cannot be read.
 
-        Cost: the bits go to the server once, 2 MiB in a round trip; eight round trips more. With
+        Cost: the bits go to the server once, 1 MiB in a round trip; ten round trips more. With
         `replace` the server has the memory of both filters for a while.
         """
         options = FilterOptions(
@@ -295,9 +295,9 @@ class WholeFilter(ConnectedFilter):
     ) -> Self:
         """Copy the filter to another server, and return the copy, opened there.
 
-        What was added before is in it; what is added meanwhile may be. What was discarded before is
-        discarded in it. All that was written is read back and compared, then the copy gets its
-        name, as in `import_file`.
+        What was added before is in it; what is added during the call may be. What was discarded
+        before is discarded in it. All that was written is read back and compared, then the copy
+        gets its name, as in `import_file`.
 
         Args:
             client: That of the other server, or its URL.
@@ -307,8 +307,8 @@ class WholeFilter(ConnectedFilter):
                 compared.
 
         Raises:
-            FilterLostError: If this filter is cleared, replaced or lost meanwhile, or the other
-                server lost what was prepared.
+            FilterLostError: If this filter is cleared, replaced or lost during the call, and its
+                `on_lost="raise"`, or the other server lost what was prepared.
             BloomlockError: If the other server does not give back what was written.
             ConfigurationError: As `import_file`; and for a copy of a filter to itself.
 
@@ -338,7 +338,7 @@ class WholeFilter(ConnectedFilter):
         optimize: Optimize | None = None,
         shards: int | None = None,
     ) -> None:
-        """Make the filter anew from its items, with other parameters, while it is in use.
+        """Give the filter other parameters, from its items, while it is in use.
 
         A Bloom filter cannot say what was added, so the items come from where they are kept. While
         `items` are read the filter is in use. Then it is closed: adds and tests of other objects
@@ -354,14 +354,14 @@ class WholeFilter(ConnectedFilter):
             items: All items, as for `update`.
             capacity: Of the new filter; None: as it is.
             error_rate: Of the new filter; None: as it is.
-            late: Returns the items that came meanwhile; None: there are none.
+            late: Returns the items that came since `items` was read; None: there are none.
             seeds: Of the new filter, as for the class; the key stays.
             num_hashes: See there.
             optimize: See there.
             shards: See there. A filter that grows begins again with one slice.
 
         Raises:
-            FilterLostError: If the filter is cleared, replaced or lost meanwhile.
+            FilterLostError: If the filter is cleared, replaced or lost during the call.
             BloomlockError: If `late` takes so long that other clients opened the filter again;
                 they do so after 30 s, also if this process dies. It holds what it held.
             ConfigurationError: If a parameter is not usable, the server has not the memory for
