@@ -57,7 +57,7 @@ CHANGED = b"changed in place".ljust(SUM_BYTES)
 
 
 class Part(NamedTuple):
-    """Bytes of the image of a shard, or of all tombstones; these have the number after the last shard's."""
+    """Bytes of the image of a shard, or of all tombstones, which count as one shard more."""
 
     shard: int
     start: int
