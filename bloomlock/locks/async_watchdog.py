@@ -43,7 +43,6 @@ class AsyncWatchdog(Schedule):
         self._at_end: AsyncGenerator[None, None] | None = None
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
-        """Watch a hold, anew if it is watched already."""
         super().add(hold, session, runtime)
         self._set_timer()
         if self._at_end is None:
@@ -120,7 +119,6 @@ def _task_is_over(owner: object) -> bool:
 
 
 def watchdog_of_loop() -> AsyncWatchdog:
-    """Return the watchdog of the running loop."""
     loop = asyncio.get_running_loop()
     watchdog = _WATCHDOGS.get(loop)
     if watchdog is None:

@@ -41,7 +41,6 @@ class LockBase:
         ttl: float | None = None,
         **options: Unpack[LockParameters],
     ) -> None:
-        """Check the parameters before anything is sent."""
         name, client = in_order(name, client)
         checked = LockOptions(ttl, **options)
         keys = LockKeys.of(name, checked.prefix)
@@ -56,7 +55,6 @@ class LockBase:
         self._start(client)
 
     def _start(self, client: Any) -> None:
-        """Connect the session to a client."""
         raise NotImplementedError
 
     def _call_on_lost(self) -> None:
@@ -64,7 +62,6 @@ class LockBase:
         raise NotImplementedError
 
     def _report_lost(self) -> Any:
-        """Call `on_lost`; what it raises is logged and harms no lock."""
         on_lost = self._session.options.on_lost
         try:
             return None if on_lost is None else on_lost(self)
@@ -73,12 +70,10 @@ class LockBase:
             return None
 
     def _owner(self) -> object:
-        """Return who acquires here: the thread or task."""
         raise NotImplementedError
 
     @staticmethod
     def _has_ended(owner: Any) -> bool:
-        """Return whether a thread or task has ended."""
         raise NotImplementedError
 
     @property
@@ -178,7 +173,6 @@ class LockBase:
         raise TypeError(not_portable(self))
 
     def __repr__(self) -> str:
-        """Return the name and whether it is held here; asks nothing of the server."""
         held = self._session.holdings.of(self._owner())
         state = "not held here" if held is None else f"lost: {held.lost}" if held.lost else "held"
         return f"<{type(self).__name__} {self.name!r}: {state}>"

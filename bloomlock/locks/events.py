@@ -40,12 +40,6 @@ Observer: TypeAlias = Callable[[LockEvent], None]
 
 
 class _Turn:
-    """One thread's turn to report, or its attempt to have one.
-
-    Attributes:
-        is_over: Whether it reports no more.
-    """
-
     __slots__ = ("is_over",)
 
     def __init__(self) -> None:

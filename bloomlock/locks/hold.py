@@ -68,11 +68,9 @@ class Hold:
 
     @property
     def renewal_seconds(self) -> float:
-        """After how long it is renewed."""
         return self.lease_ms / 1000 / RENEWALS_PER_LEASE
 
     def next_time(self) -> float:
-        """Return when something is to be done about it."""
         renew_at = self.renew_at
         if self.renewing or renew_at is None:
             return self.deadline
@@ -151,17 +149,14 @@ class Holdings:
         return is_only
 
     def rivals(self, hold: Hold) -> list[Hold]:
-        """Return all other holds that are not known to be lost."""
         return [other for other in self._all() if other is not hold and not other.lost]
 
     def forget_lost(self, owner: object) -> None:
-        """Forget the lost holds of an owner that has a newer one."""
         for hold in self._holds.get(owner, ())[:-1]:
             if hold.lost:
                 self.drop(hold)
 
     def count_again(self, hold: Hold) -> bool:
-        """Count a hold once more; False if it was given back meanwhile."""
         with _guard:
             if hold in self:
                 hold.count += 1
@@ -190,7 +185,6 @@ class Holdings:
         return 0
 
     def drop(self, hold: Hold) -> None:
-        """Forget a hold, however often it is counted."""
         owner = None
         with _guard:
             if hold in self._owners:
@@ -210,7 +204,6 @@ class Holdings:
         return hold in self._owners
 
     def owner_of(self, hold: Hold) -> object:
-        """Return who acquired a hold, None if it was given back."""
         return self._owners.get(hold)
 
     def bequeath(self, owner: object, heir: object) -> None:

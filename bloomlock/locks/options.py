@@ -20,8 +20,6 @@ LONGEST_TTL = 365 * 86_400.0
 
 
 class SharedParameters(TypedDict, total=False):
-    """The options that all locks take by name; see Lock."""
-
     renew: bool | None
     max_hold: float | None
     on_lost: Callable[[Any], object] | None
@@ -33,8 +31,6 @@ class SharedParameters(TypedDict, total=False):
 
 
 class LockParameters(SharedParameters, total=False):
-    """The options of a lock on one server."""
-
     timeout: float | None
     sleep: float | None
     replicas: int
@@ -92,7 +88,6 @@ class LockOptions:
 
 
 def check_lease(ttl: float | None, name: str = "ttl") -> float:
-    """Return a lease in seconds; None: the usual one."""
     if ttl is None:
         return DEFAULT_TTL
     return check_seconds(name, ttl, least=SHORTEST_TTL, most=LONGEST_TTL)
@@ -109,13 +104,11 @@ def check_seconds(name: str, value: object, *, least: float, most: float = math.
 
 
 def check_optional(name: str, given: dict[str, Any], *, least: float = 0.0) -> float | None:
-    """Return an option in seconds, None if it is not given."""
     value = given.get(name)
     return None if value is None else check_seconds(name, value, least=least)
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return True or False, or raise ConfigurationError if `value` is neither."""
     # threading.Lock is often asked by acquire(0); NumPy's True and False are no numbers.
     is_flag = isinstance(value, Integral) or str(getattr(value, "dtype", "")) == "bool"
     if not is_flag or value not in (0, 1):

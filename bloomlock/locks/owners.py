@@ -19,7 +19,6 @@ class ForeignThread:
         self._presence = weakref.ref(presence)
 
     def has_ended(self) -> bool:
-        """Return whether its own data are gone."""
         return self._presence() is None
 
 
@@ -43,7 +42,6 @@ def this_thread() -> object:
 
 
 def thread_has_ended(owner: Any) -> bool:
-    """Return whether a thread that holds a lock has ended."""
     if isinstance(owner, ForeignThread):
         return owner.has_ended()
     return isinstance(owner, threading.Thread) and not owner.is_alive()

@@ -58,8 +58,6 @@ GIVEN_BACK = "what was taken was given back"
 
 
 class RedlockParameters(SharedParameters, total=False):
-    """The options of a lock on several servers."""
-
     server_timeout: float | None
     longest_ttl: float | None
     pauses: tuple[float, float]
@@ -80,7 +78,6 @@ class Limits(NamedTuple):
         longest_ttl: float | None = None,
         pauses: tuple[float, float] = PAUSES,
     ) -> Limits:
-        """Return limits for a lease, or raise ConfigurationError."""
         if server_timeout is None:
             server_timeout = min(default_server_timeout(ttl), ttl)
         check_seconds("server_timeout", server_timeout, least=SHORTEST_PAUSE, most=ttl)
@@ -149,12 +146,10 @@ def seconds_without_vote(uptime: int | None, longest_ttl: float) -> float:
 
 
 def voters(votes: Sequence[Vote | None]) -> int:
-    """Return how many servers gave a vote that counts."""
     return sum(vote in {Vote.YES, Vote.NO} for vote in votes)
 
 
 def has_majority(votes: Sequence[Vote | None]) -> bool:
-    """Return whether a majority of all servers says yes."""
     return votes.count(Vote.YES) >= majority_of(len(votes))
 
 
@@ -208,7 +203,6 @@ class Ballot:
         return Vote.ABSTAINS if sent < self.counts_from[server] else Vote.YES
 
     def say_no(self, server: int) -> Vote:
-        """Note that the server has not got the token."""
         self.there[server] = False
         return Vote.NO
 
@@ -222,8 +216,6 @@ class Ballot:
 
 
 class MajoritySteps(LockSteps):
-    """The steps of a lock on several servers: each is one question to all of them."""
-
     def __init__(
         self,
         name: str,
@@ -239,7 +231,6 @@ class MajoritySteps(LockSteps):
         self._each = [LockSteps(keys, lacks) for lacks in missing]
 
     def new_ballot(self, token: bytes = b"") -> Ballot:
-        """Return the ballot of a token that no server was asked for yet."""
         return Ballot(token, len(self._each))
 
     def ask_for(self, ballot: Ballot, request: AcquireRequest) -> Core[list[Vote | None]]:
@@ -537,7 +528,6 @@ class RedlockSession(LockSession):
         self._jitter = jitter
 
     def attach(self, runtime: AnyRuntime, watcher: Watchdog | AsyncWatchdog) -> None:
-        """Set what asks the servers, and what renews."""
         super().attach(runtime, watcher)
         missing = [missing_of(each) for each in runtime.members]
         self.steps = MajoritySteps(self.name, self.keys, missing, self.limits, boot_clock)
@@ -562,7 +552,6 @@ class RedlockSession(LockSession):
         return hold
 
     def _lease_to_extend_to(self, hold: Hold, ttl: float | None, *, add: bool) -> int:
-        """Return a lease in milliseconds, that a restarted server abstains for."""
         lease_ms = super()._lease_to_extend_to(hold, ttl, add=add)
         longest = self.limits.longest_ttl
         if longest and ttl is not None and lease_ms > milliseconds(longest):
@@ -570,7 +559,6 @@ class RedlockSession(LockSession):
         return lease_ms
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
-        """Return what asks for a lease."""
         return hold.ballot, super().renewal_of(hold, lease_ms)
 
     def renew_all(self, renewals: Sequence[Any]) -> Core[list[bool | Exception]]:

@@ -30,14 +30,6 @@ OVER_SECONDS = 30.0
 
 @dataclass
 class Outage:
-    """Renewals fail at one server.
-
-    Attributes:
-        since: When the first one failed.
-        last: When the last one did.
-        failed: How many did.
-    """
-
     since: float
     last: float
     failed: int = 0
@@ -55,11 +47,9 @@ class Reports:
         self._outages: dict[str, Outage] = {}
 
     def warning(self, what: str, text: str, *arguments: Any) -> None:
-        """Log a warning."""
         self._append(partial(_logger(what).warning, text, *arguments))
 
     def exception(self, what: str, text: str, *arguments: Any) -> None:
-        """Log the exception that is being handled."""
         error = sys.exc_info()
         self._append(partial(_logger(what).error, text, *arguments, exc_info=error))
 
@@ -75,13 +65,11 @@ class Reports:
             self._append(partial(self._note_answer, what, server, boot_clock()))
 
     def lost(self, what: str, labels: Sequence[str], reason: str) -> None:
-        """Log that holds are lost, in one line."""
         several = len(labels) > 1
         text = "%s were lost: %s" if several else "%s was lost: %s"
         self.warning(what, text, listed(labels), reason)
 
     def flush(self) -> None:
-        """Wait for what is not written yet, but not for long."""
         done: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._append(partial(done.put, None))
         with contextlib.suppress(queue.Empty):

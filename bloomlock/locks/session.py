@@ -47,12 +47,10 @@ class Tokens:
         self.start_over()
 
     def start_over(self) -> None:
-        """Draw another random part."""
         self._random = secrets.token_urlsafe(15).encode()
         self._numbers = itertools.count(1)
 
     def new(self) -> bytes:
-        """Return the next token."""
         return b"%b.%x" % (self._random, next(self._numbers))
 
 
@@ -98,7 +96,6 @@ class LockSession:
         self._crowded = False
 
     def attach(self, runtime: AnyRuntime, watcher: Watchdog | AsyncWatchdog) -> None:
-        """Set the runtime that carries out commands, and the watchdog."""
         self._runtime = runtime
         self._watcher = watcher
         self.steps = LockSteps(self.keys, missing_of(runtime))
@@ -284,25 +281,21 @@ class LockSession:
         return True
 
     def _lease_to_extend_to(self, hold: Hold, ttl: float | None, *, add: bool) -> int:
-        """Return a lease in milliseconds."""
         seconds = hold.lease_ms / 1000 if ttl is None else check_lease(ttl)
         if add:
             seconds = check_lease(seconds + max(0.0, hold.deadline - boot_clock()))
         return milliseconds(seconds)
 
     def owned(self, owner: object) -> Core[bool]:
-        """Ask the server whether the owner's hold is in force."""
         hold = self.holdings.of(owner)
         if hold is None or hold.lost:
             return False
         return (yield from self.steps.is_held(hold.token, hold.group))
 
     def locked(self) -> Core[bool]:
-        """Ask the server whether any client holds the lock."""
         return (yield from self.steps.value()) is not None
 
     def check(self, owner: object) -> None:
-        """Raise LockNotOwnedError or LockLostError if the owner cannot rely on the lock."""
         self._check_alive(self._require(owner))
 
     def lose(self, hold: Hold, reason: str) -> None:
@@ -346,16 +339,13 @@ class LockSession:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return f"lock {self.name!r}"
 
     @property
     def key(self) -> str:
-        """The lock's own key."""
         return self.keys.lock
 
     def is_orphan(self, hold: Hold) -> bool:
-        """Return whether no owner is left to give a hold back."""
         return self.holdings.is_orphan(hold)
 
     def is_abandoned(self, hold: Hold, has_ended: Callable[[object], bool]) -> bool:
@@ -364,15 +354,12 @@ class LockSession:
         return owner is None or has_ended(owner)
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
-        """Return what asks for a lease."""
         return Renewal(self.keys, hold.token, hold.group, lease_ms)
 
     def renew_all(self, renewals: Sequence[Any]) -> Core[list[bool | Exception]]:
-        """Renew holds that lie on one server; see the function of that name."""
         return renew_all(renewals)
 
     def renewed(self, hold: Hold, now: float) -> None:
-        """Report a renewal."""
         if self.options.observer is not None:
             event = LockEvent("renewed", self.name, hold.fence, now - hold.since)
             self.events.report_behind(event, hold, self._watcher.call)
@@ -393,7 +380,6 @@ _MISSING: weakref.WeakKeyDictionary[AnyRuntime, set[str]] = weakref.WeakKeyDicti
 
 
 def missing_of(runtime: AnyRuntime) -> set[str]:
-    """Return what the server of a runtime is known to lack."""
     known = _MISSING.get(runtime)
     if known is None:
         known = _MISSING[runtime] = set()

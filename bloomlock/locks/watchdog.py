@@ -68,16 +68,13 @@ class Watched(Protocol):
     what: str
 
     @property
-    def label(self) -> str:
-        """See above."""
+    def label(self) -> str: ...
 
     @property
-    def key(self) -> str:
-        """See above."""
+    def key(self) -> str: ...
 
     @property
-    def steps(self) -> LockSteps | None:
-        """See above."""
+    def steps(self) -> LockSteps | None: ...
 
     def is_orphan(self, hold: Hold) -> bool:
         """Return whether no thread or task is left to give a hold back."""
@@ -99,13 +96,11 @@ class Watched(Protocol):
 
 
 def session_of(hold: Hold) -> Watched | None:
-    """Return the lock or claim of a hold; None: nobody can release it, so it is left to expire."""
     session: Watched | None = hold.session()
     return session
 
 
 def is_due(hold: Hold, at: float) -> bool:
-    """Return whether a hold is to be renewed at that time."""
     renew_at = hold.renew_at
     return renew_at is not None and renew_at <= at and not hold.renewing
 
@@ -140,17 +135,14 @@ class Schedule:
         self._holds: dict[Hold, None] = {}
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
-        """Watch a hold, anew if it is watched already."""
         hold.session, hold.kind, hold.steps = weakref.ref(session), type(session), session.steps
         hold.runtime = runtime
         self._holds[hold] = None
 
     def remove(self, hold: Hold) -> None:
-        """Watch a hold no more; from now on it is not renewed."""
         self._holds.pop(hold, None)
 
     def next_time(self) -> float:
-        """Return when to look again."""
         return min((hold.next_time() for hold in self._holds.copy()), default=float("inf"))
 
     def over(self, now: float) -> list[tuple[Hold, str]]:
@@ -214,7 +206,6 @@ class Schedule:
 
 
 def retry_seconds(hold: Hold) -> float:
-    """Return how long to wait before a renewal is tried again."""
     return min(LONGEST_RETRY, hold.lease_ms / 10_000)
 
 
@@ -240,7 +231,6 @@ def report_left(failures: Iterable[object]) -> None:
 
 
 def give_up(holds: Iterable[Hold], now: float) -> None:
-    """Note which renewals came to nothing for now; they are tried again."""
     for hold in holds:
         if hold.renewing:
             hold.renewing = False
@@ -308,8 +298,6 @@ def lose_all(over: Iterable[tuple[Hold, str]], remove: Callable[[Hold], None]) -
 
 
 class Watchdog(Schedule):
-    """Watches the holds of all threads."""
-
     def __init__(self) -> None:
         self.start_over()
 
@@ -325,7 +313,6 @@ class Watchdog(Schedule):
         self._runs = False
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
-        """Watch a hold, anew if it is watched already."""
         super().add(hold, session, runtime)
         at = hold.next_time()
         if not self._runs:

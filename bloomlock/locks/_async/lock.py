@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bloomlock.locks.async_connected import AsyncConnectedLock
 from bloomlock.locks.base import READERS, know_each_other, owner_group
 from bloomlock.locks.compat import NOT_GIVEN, check_token, seconds_to_wait
 from bloomlock.runtime.clients import not_portable
+
+from .connected import AsyncConnectedLock
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import TracebackType
     from typing import Self, Unpack
 
-    from bloomlock.locks.async_connected import AsyncClient
     from bloomlock.locks.options import LockParameters
+
+    from .connected import AsyncClient
 
 
 class AsyncLock(AsyncConnectedLock):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.locks.async_connected import AsyncConnectedRedlock
 from bloomlock.locks.redlock import RedlockSession
 
+from .connected import AsyncConnectedRedlock
 from .lock import AsyncLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
-    from bloomlock.locks.async_connected import AsyncServerClient
     from bloomlock.locks.redlock import RedlockParameters
+
+    from .connected import AsyncServerClient
 
 
 class AsyncRedlock(AsyncConnectedRedlock, AsyncLock):

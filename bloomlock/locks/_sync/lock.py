@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 from bloomlock.locks.base import READERS, know_each_other, owner_group
 from bloomlock.locks.compat import NOT_GIVEN, check_token, seconds_to_wait
-from bloomlock.locks.connected import ConnectedLock
 from bloomlock.runtime.clients import not_portable
+
+from .connected import ConnectedLock
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from bloomlock.locks.connected import Client
     from bloomlock.locks.options import LockParameters
+
+    from .connected import Client
 
 
 class Lock(ConnectedLock):

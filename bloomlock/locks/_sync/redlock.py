@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.locks.connected import ConnectedRedlock
 from bloomlock.locks.redlock import RedlockSession
 
+from .connected import ConnectedRedlock
 from .lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
-    from bloomlock.locks.connected import ServerClient
     from bloomlock.locks.redlock import RedlockParameters
+
+    from .connected import ServerClient
 
 
 class Redlock(ConnectedRedlock, Lock):

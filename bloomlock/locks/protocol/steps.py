@@ -35,8 +35,6 @@ COMPARE_AND_DELETE = (("DELIFEQ",), ("DELEX", "IFEQ"))
 
 
 class Renewal(NamedTuple):
-    """One hold to be renewed."""
-
     keys: LockKeys
     token: bytes
     group: bytes
@@ -211,7 +209,6 @@ class LockSteps:
         return ACQUIRE.run(self.keys, request, encode_command("WAIT", replicas, wait_ms))
 
     def give_back(self, hold: Hold) -> Core[bool | None]:
-        """Release a hold; see `release`."""
         request = make(ReleaseRequest, (hold.token, hold.group, b""))
         return self.release(request, waiters=hold.waiters)
 
@@ -265,7 +262,6 @@ class LockSteps:
         return bool(value == b"=" + group and until_ms and float(until_ms) > now_ms)
 
     def value(self) -> Core[bytes | None]:
-        """Return the value of the lock's key; one round trip."""
         [value] = yield from ask(self.keys.lock, encode_command("GET", self.keys.lock))
         held: bytes | None = value
         return held

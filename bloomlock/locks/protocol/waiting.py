@@ -57,14 +57,6 @@ TEMPORARY = (
 
 
 class Obtained(NamedTuple):
-    """A lock that was got.
-
-    Attributes:
-        fence: Rises with every grant; 0: its kind of lock has none.
-        waiters: Whether a client is likely to be waiting behind.
-        deadline: Until when the holder may rely on it, by its own clock.
-    """
-
     fence: int
     waiters: bool
     deadline: float

@@ -1,23 +1,22 @@
-"""What a lock for threads stands on: its client, its runtime, the threads that hold it."""
+# Written by tools/async_to_sync.py from bloomlock/locks/_async/connected.py; change that.
+"""What a lock object stands on: its client, its runtime, and who holds it."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bloomlock.locks.base import LockBase
+from bloomlock.locks.owners import this_thread, thread_has_ended
+from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import sync_client, sync_clients
 from bloomlock.runtime.threads import Threads, threads_for, threads_over
-
-from .base import LockBase
-from .owners import this_thread, thread_has_ended
-from .watchdog import WATCHDOG
 
 if TYPE_CHECKING:
     import redis
 
     from bloomlock.effects import Core
-
-    from .redlock import RedlockSession
+    from bloomlock.locks.redlock import RedlockSession
 
     ServerClient = redis.Redis | redis.RedisCluster | str
     Client = ServerClient | None
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 
 class ConnectedLock(LockBase):
-    """A lock with a client for threads."""
+    """A lock with a client; one for asyncio connects at the first use, when there is a loop."""
 
     _event_class = threading.Event
 
@@ -42,7 +41,6 @@ class ConnectedLock(LockBase):
         self._session.attach(self._runtime, WATCHDOG)
 
     def _shared(self, client: Client) -> Client:  # noqa: ARG002 - asyncio connects later
-        """Return what another lock object reaches the same server by."""
         made: Client = self._runtime.client
         return made
 
@@ -68,7 +66,7 @@ class ConnectedLock(LockBase):
 
 
 class ConnectedRedlock(ConnectedLock):
-    """A lock with clients of several servers, for threads."""
+    """A lock with clients of several servers."""
 
     _session: RedlockSession
 
