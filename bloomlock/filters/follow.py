@@ -105,6 +105,8 @@ class Operation:
         self._results = np.full(chunk.size, NOT_DONE, np.int8)
         # What happened to items without an answer: the reply was lost, or an error.
         self._lost: Lost = []
+        # Of an update: replies lost in the try before, whose items are sent again.
+        self._lost_before: Lost = []
         self._failure: Exception | None = None
         # Items that were missing, and were added, in a generation that is not attached to.
         self._added_elsewhere = np.zeros(chunk.size, np.bool_)
@@ -128,6 +130,10 @@ class Operation:
         except PartialResultError:
             raise
         except Exception as error:
+            lost = [*self._lost_before, *self._lost]
+            if any(one.sent for _, one in lost):
+                # A look at the filter failed. That something was added before it matters more.
+                raise self._unknown(lost) from error
             known = self._known()
             if any(answer is not None for answer in known):
                 raise batch_error(error, known) from error
@@ -149,6 +155,7 @@ class Operation:
             view, parts = yield from self._heed_flag(view, list(_parts(answered)))
             answered = None
             stale = self._read(view, parts)
+            self._lost_before = []
             if stale:
                 vanished += 1
                 if vanished == ROUNDS:
@@ -166,6 +173,7 @@ class Operation:
                 if pause is not None:
                     yield Pause(pause)
                     self._again += [indices for indices, _ in lost]
+                    self._lost_before = lost
                 elif repeats.sent:
                     raise self._unknown(lost)
                 else:

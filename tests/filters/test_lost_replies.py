@@ -123,6 +123,27 @@ def test_the_peer_loses_items_in_the_same_way(r, proxy):
     assert client.sadd("s", "item") == 0
 
 
+@pytest.mark.parametrize("options", [{}, {"window": 60}, {"on_full": "grow"}], ids=str)
+def test_an_update_whose_every_reply_is_lost_is_of_unknown_outcome(
+    r, proxy, through, options, monkeypatch
+):
+    """A filter that grows looks at its fill between the tries, and that fails too."""
+    monkeypatch.setattr("bloomlock.filters.growing.FRESH_SECONDS", 0.0)
+    made = BloomFilter("x", 100, client=through, **options)
+    made.update(["a", "b"])
+    begun = []
+
+    def judge(name, _number):
+        begun.extend([name] * (name in {"BITFIELD", "EVALSHA"}))
+        return "after" if begun and name not in HANDSHAKE else "pass"
+
+    proxy.judge = judge
+    with pytest.raises(OutcomeUnknownError):
+        made.update(["c", "d"])
+    proxy.judge = lambda _name, _number: "pass"
+    assert all(made.exists_many(["c", "d"]))
+
+
 def test_a_bad_network_does_not_stop_an_update_that_gets_on(r, proxy, through):
     """A third of a batch gets through each time, so more than three replies may be lost."""
     made = BloomFilter("x", 50_000, client=through, num_hashes=16)
