@@ -119,10 +119,6 @@ class Descriptor:
     def header(self) -> int:
         return header_of(self.generation)
 
-    @property
-    def as_replaced(self) -> Replaced:
-        return Replaced(self.size.shards, self.header)
-
     def has_header(self, header: int) -> bool:
         """Return whether that is the header of this generation, without flags."""
         return header == self.header

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.hash_keys import check_key
@@ -17,11 +17,8 @@ from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 from .support import GROWTH, WINDOW, check_support
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bloomlock.descriptor import Descriptor
     from bloomlock.hash_keys import HashKey
-    from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
 
 OnFull = Literal["warn", "raise", "grow"]
@@ -42,15 +39,6 @@ class NearCache:
 
     size: int
     max_staleness: float = MAX_STALENESS_SECONDS
-
-
-class BitsParameters(TypedDict, total=False):
-    """What decides, beside capacity, error rate and key, where the bits of an item lie."""
-
-    seeds: Iterable[int] | None
-    num_hashes: int | None
-    optimize: Optimize | None
-    shards: int | None
 
 
 @dataclass(kw_only=True)

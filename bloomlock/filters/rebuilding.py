@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import compress
 from numbers import Integral
 from operator import not_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
 
-    from .options import BitsParameters
-
     Items = Iterable[str | bytes]
 
 CLOSINGS = 3
@@ -68,7 +66,7 @@ def rebuild(
     items: Items,
     capacity: int | None,
     error_rate: float | None,
-    bits: BitsParameters,
+    bits: dict[str, Any],
     *,
     late: Callable[[], Items] | None,
 ) -> Core[None]:
@@ -106,7 +104,7 @@ def rebuild(
 
 
 def _wanted(
-    old: Descriptor, capacity: int | None, error_rate: float | None, bits: BitsParameters
+    old: Descriptor, capacity: int | None, error_rate: float | None, bits: dict[str, Any]
 ) -> RequestedSpec:
     growth = old.growth
     if growth and growth.up_to is not None and isinstance(capacity, Integral):

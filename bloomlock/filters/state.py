@@ -127,10 +127,6 @@ class FilterState(LockOwner):
     def of(cls, name: str, options: FilterOptions) -> FilterState:
         return cls(FilterKeys(name, options.prefix), options, options.wanted)
 
-    def sibling(self, keys: FilterKeys) -> FilterState:
-        """Return a state with the same policies that will open the filter at `keys`."""
-        return FilterState(keys, self.options, None)
-
     def set_up(self, model: RequestedSpec | Descriptor | None) -> None:
         """Take the strategy and the watch of a filter with these parameters; None: a plain one."""
         options = self.options

@@ -53,7 +53,7 @@ class AsyncConnectedFilter(FilterBase):
     def _sibling(self, keys: FilterKeys, client: AsyncClient) -> Self:
         """Return an object of the same options that is not attached yet."""
         made = type(self).__new__(type(self))
-        made._connect(self._state.sibling(keys), client)
+        made._connect(FilterState(keys, self._state.options, None), client)
         return made
 
     async def _opened(self, keys: FilterKeys) -> Self:

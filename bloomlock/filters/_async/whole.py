@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bloomlock.filters.dump import Progress
     from bloomlock.filters.files import FilePath
-    from bloomlock.filters.options import BitsParameters, NearCache, OnFull, OnLost, OnUnknown
+    from bloomlock.filters.options import NearCache, OnFull, OnLost, OnUnknown
     from bloomlock.filters.rebuilding import Items
     from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
@@ -389,12 +389,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         ...     pages.capacity, await pages.exists("a"), await pages.add("never added")
         (50000, True, True)
         """
-        bits: BitsParameters = {
-            "seeds": seeds,
-            "num_hashes": num_hashes,
-            "optimize": optimize,
-            "shards": shards,
-        }
+        bits = {"seeds": seeds, "num_hashes": num_hashes, "optimize": optimize, "shards": shards}
         await self._run(
             rebuilding.rebuild(self._state, items, capacity, error_rate, bits, late=late)
         )

@@ -42,7 +42,7 @@ class ConnectedFilter(FilterBase):
     def _sibling(self, keys: FilterKeys, client: Client) -> Self:
         """Return an object of the same options that is not attached yet."""
         made = type(self).__new__(type(self))
-        made._connect(self._state.sibling(keys), client)
+        made._connect(FilterState(keys, self._state.options, None), client)
         return made
 
     def _opened(self, keys: FilterKeys) -> Self:

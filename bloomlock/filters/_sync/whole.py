@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from bloomlock.filters.dump import Progress
     from bloomlock.filters.files import FilePath
-    from bloomlock.filters.options import BitsParameters, NearCache, OnFull, OnLost, OnUnknown
+    from bloomlock.filters.options import NearCache, OnFull, OnLost, OnUnknown
     from bloomlock.filters.rebuilding import Items
     from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
@@ -384,10 +384,5 @@ class WholeFilter(ConnectedFilter):
         ...     pages.capacity, pages.exists("a"), pages.add("never added")
         (50000, True, True)
         """
-        bits: BitsParameters = {
-            "seeds": seeds,
-            "num_hashes": num_hashes,
-            "optimize": optimize,
-            "shards": shards,
-        }
+        bits = {"seeds": seeds, "num_hashes": num_hashes, "optimize": optimize, "shards": shards}
         self._run(rebuilding.rebuild(self._state, items, capacity, error_rate, bits, late=late))
