@@ -212,29 +212,37 @@ static Py_ssize_t count_of(PyObject *items)
 static void *allocate(Py_ssize_t count, size_t size)
 {
     void *made = NULL;
-    if (count >= 0 && (size_t)count <= (size_t)PY_SSIZE_T_MAX / size)
+    if ((size_t)count <= (size_t)PY_SSIZE_T_MAX / size)
         made = PyMem_Malloc(count ? (size_t)count * size : 1);
     if (made == NULL)
         PyErr_NoMemory();
     return made;
 }
 
+/* Bytes to be filled, an array of words. */
+static PyObject *new_words(Py_ssize_t count, uint32_t words, uint64_t **at)
+{
+    PyObject *made = NULL;
+    const Py_ssize_t size = words * (Py_ssize_t)sizeof(uint64_t);
+    if (count <= PY_SSIZE_T_MAX / (2 * size))
+        made = PyBytes_FromStringAndSize(NULL, count * size);
+    else
+        PyErr_NoMemory();
+    *at = made ? (uint64_t *)PyBytes_AsString(made) : NULL;
+    return made;
+}
+
 /* Places(shard_bits, num_hashes, shards, seeds or None) */
 static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    unsigned long long bits;
+    static char *names[] = {"", "", "", "", NULL};
+    long long bits;
     Py_ssize_t hashes, shards;
-    PyObject *size, *seeds;
-    if (kwargs != NULL && PyDict_Size(kwargs)) {
-        PyErr_SetString(PyExc_TypeError, "Places takes no keyword arguments");
+    PyObject *seeds;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LnnO:Places", names, &bits, &hashes, &shards,
+                                     &seeds))
         return NULL;
-    }
-    if (!PyArg_ParseTuple(args, "O!nnO:Places", &PyLong_Type, &size, &hashes, &shards, &seeds))
-        return NULL;
-    bits = PyLong_AsUnsignedLongLong(size);
-    if (bits == (unsigned long long)-1 && PyErr_Occurred())
-        return NULL;
-    if (bits < 1 || bits > MAX_BITS || hashes < 1 || hashes > MAX_HASHES || shards < 1 ||
+    if (bits < 1 || (uint64_t)bits > MAX_BITS || hashes < 1 || hashes > MAX_HASHES || shards < 1 ||
         shards > MAX_SHARDS) {
         PyErr_SetString(PyExc_ValueError, "no shape of a filter");
         return NULL;
@@ -244,31 +252,25 @@ static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (self == NULL)
         return NULL;
     Shape *shape = &self->shape;
-    shape->bits = bits;
+    shape->bits = (uint64_t)bits;
     shape->hashes = (uint32_t)hashes;
     shape->shards = (uint32_t)shards;
     shape->words = 2;
-    if (seeds != Py_None) {
-        if (!PyTuple_Check(seeds) || PyTuple_Size(seeds) != hashes) {
-            PyErr_SetString(PyExc_ValueError, "seeds must be a tuple of num_hashes numbers");
-            goto fail;
-        }
-        for (Py_ssize_t i = 0; i < hashes; i++) {
-            unsigned long long seed = PyLong_AsUnsignedLongLong(PyTuple_GetItem(seeds, i));
-            if (PyErr_Occurred())
-                goto fail;
-            if (seed > 0xffffffff) {
-                PyErr_SetString(PyExc_ValueError, "seeds must be below 2^32");
-                goto fail;
-            }
-            shape->seeds[i] = (uint32_t)seed;
-        }
-        shape->seeded = shape->words = shape->hashes;
+    if (seeds == Py_None)
+        return (PyObject *)self;
+    shape->seeded = shape->words = shape->hashes;
+    int is_one_each = PyTuple_Check(seeds) && PyTuple_Size(seeds) == hashes;
+    for (Py_ssize_t i = 0; is_one_each && i < hashes; i++) {
+        unsigned long long seed = PyLong_AsUnsignedLongLong(PyTuple_GetItem(seeds, i));
+        is_one_each = !PyErr_Occurred() && seed <= 0xffffffff;
+        shape->seeds[i] = (uint32_t)seed;
+    }
+    if (!is_one_each) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "seeds must be num_hashes numbers below 2^32");
+        Py_CLEAR(self);
     }
     return (PyObject *)self;
-fail:
-    Py_DECREF(self);
-    return NULL;
 }
 
 static void free_object(PyObject *self)
@@ -279,100 +281,55 @@ static void free_object(PyObject *self)
     Py_DECREF(type);
 }
 
-static PyObject *located(const Shape *shape, const uint64_t *words)
-{
-    uint32_t places[MAX_HASHES];
-    place(shape, words, places);
-    PyObject *offsets = PyList_New(shape->hashes);
-    if (offsets == NULL)
-        return NULL;
-    for (uint32_t i = 0; i < shape->hashes; i++) {
-        PyObject *offset = PyLong_FromUnsignedLongLong((uint64_t)places[i] + FIRST_BIT);
-        if (offset == NULL || PyList_SetItem(offsets, i, offset) < 0) {
-            Py_DECREF(offsets);
-            return NULL;
-        }
-    }
-    return Py_BuildValue("(IN)", shard_of(shape, words[0]), offsets);
-}
-
-static PyObject *places_locate(PyObject *object, PyObject *item)
+static PyObject *places_digests(PyObject *object, PyObject *items)
 {
     const Shape *shape = &((Places *)object)->shape;
-    uint64_t words[MAX_HASHES];
-    const char *data;
-    Py_ssize_t size;
-    if (!bytes_of(item, &data, &size)) {
-        PyErr_SetString(PyExc_TypeError, "item must be bytes, or a str that has a UTF-8 form");
-        return NULL;
-    }
-    digest(shape, data, size, words);
-    return located(shape, words);
+    uint64_t *words;
+    Py_ssize_t count = count_of(items);
+    PyObject *made = count < 0 ? NULL : new_words(count, shape->words, &words);
+    int done = made ? digest_all(shape, items, count, words) : -1;
+    if (done > 0)
+        return made;
+    Py_XDECREF(made);
+    return done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* Take a view of a contiguous buffer of exactly `size` bytes. */
-static int take_view(PyObject *object, Py_buffer *view, int flags, Py_ssize_t size)
+/* Take a view of digests and return their number; -1: raised. */
+static Py_ssize_t take_digests(const Shape *shape, PyObject *object, Py_buffer *view)
 {
-    if (PyObject_GetBuffer(object, view, flags) < 0)
+    const Py_ssize_t size = shape->words * (Py_ssize_t)sizeof(uint64_t);
+    if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) < 0)
         return -1;
-    if (view->len != size || (uintptr_t)view->buf % sizeof(uint64_t)) {
-        PyBuffer_Release(view);
-        PyErr_SetString(PyExc_ValueError, "a buffer has another length or alignment");
-        return -1;
-    }
-    return 0;
+    if (view->len % size == 0)
+        return view->len / size;
+    PyBuffer_Release(view);
+    PyErr_SetString(PyExc_ValueError, "the digests have another length");
+    return -1;
 }
 
-static Py_ssize_t bytes_needed(Py_ssize_t count, uint32_t words)
+static inline void read_digest(const Shape *shape, const Py_buffer *view, Py_ssize_t row,
+                               uint64_t *words)
 {
-    if (count > PY_SSIZE_T_MAX / (Py_ssize_t)(MAX_HASHES * sizeof(uint64_t))) {
-        PyErr_SetString(PyExc_OverflowError, "too many items");
-        return -1;
-    }
-    return count * (Py_ssize_t)(words * sizeof(uint64_t));
+    const size_t size = shape->words * sizeof(uint64_t);
+    memcpy(words, (const char *)view->buf + (size_t)row * size, size);
 }
 
-static PyObject *places_digests(PyObject *object, PyObject *args)
+/* place(digests): shards, and offsets column by column, as NumPy reads rows of them fastest */
+static PyObject *places_place(PyObject *object, PyObject *digests)
 {
     const Shape *shape = &((Places *)object)->shape;
-    PyObject *items, *out;
     Py_buffer view;
-    Py_ssize_t count, size;
-    if (!PyArg_ParseTuple(args, "OO:digests", &items, &out) || (count = count_of(items)) < 0 ||
-        (size = bytes_needed(count, shape->words)) < 0 ||
-        take_view(out, &view, PyBUF_WRITABLE, size) < 0)
+    uint64_t *shard, *column, words[MAX_HASHES];
+    uint32_t places[MAX_HASHES];
+    Py_ssize_t count = take_digests(shape, digests, &view);
+    if (count < 0)
         return NULL;
-    int done = digest_all(shape, items, count, view.buf);
-    PyBuffer_Release(&view);
-    return done < 0 ? NULL : PyBool_FromLong(done);
-}
-
-/* The offsets column by column, as NumPy reads rows of them fastest. */
-static PyObject *places_place(PyObject *object, PyObject *args)
-{
-    const Shape *shape = &((Places *)object)->shape;
-    PyObject *digests, *shards, *offsets, *result = NULL;
-    Py_buffer from, to_shards, to_offsets;
-    Py_ssize_t count, size;
-    if (!PyArg_ParseTuple(args, "nOOO:place", &count, &digests, &shards, &offsets))
-        return NULL;
-    if (count < 0) {
-        PyErr_SetString(PyExc_ValueError, "count must not be negative");
-        return NULL;
-    }
-    if ((size = bytes_needed(count, shape->words)) < 0 ||
-        take_view(digests, &from, PyBUF_SIMPLE, size) < 0)
-        return NULL;
-    if (take_view(shards, &to_shards, PyBUF_WRITABLE, bytes_needed(count, 1)) < 0)
-        goto release_from;
-    if (take_view(offsets, &to_offsets, PyBUF_WRITABLE, bytes_needed(count, shape->hashes)) < 0)
-        goto release_shards;
-    {
-        const uint64_t *words = from.buf;
-        uint64_t *shard = to_shards.buf, *column = to_offsets.buf;
-        uint32_t places[MAX_HASHES];
+    PyObject *shards = new_words(count, 1, &shard);
+    PyObject *offsets = new_words(count, shape->hashes, &column);
+    if (shards != NULL && offsets != NULL) {
         Py_BEGIN_ALLOW_THREADS
-        for (Py_ssize_t row = 0; row < count; row++, words += shape->words) {
+        for (Py_ssize_t row = 0; row < count; row++) {
+            read_digest(shape, &view, row, words);
             shard[row] = shard_of(shape, words[0]);
             place(shape, words, places);
             for (uint32_t i = 0; i < shape->hashes; i++)
@@ -380,13 +337,12 @@ static PyObject *places_place(PyObject *object, PyObject *args)
         }
         Py_END_ALLOW_THREADS
     }
-    result = Py_NewRef(Py_None);
-    PyBuffer_Release(&to_offsets);
-release_shards:
-    PyBuffer_Release(&to_shards);
-release_from:
-    PyBuffer_Release(&from);
-    return result;
+    PyBuffer_Release(&view);
+    if (shards != NULL && offsets != NULL)
+        return Py_BuildValue("(NN)", shards, offsets);
+    Py_XDECREF(shards);
+    Py_XDECREF(offsets);
+    return NULL;
 }
 
 /* Bits in memory. */
@@ -413,15 +369,13 @@ static void bits_dealloc(PyObject *object)
 /* Bits(places, images, writable) */
 static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
+    static char *names[] = {"", "", "", NULL};
     PyObject *places, *images;
     int writable;
     State *state = PyType_GetModuleState(type);
-    if (kwargs != NULL && PyDict_Size(kwargs)) {
-        PyErr_SetString(PyExc_TypeError, "Bits takes no keyword arguments");
-        return NULL;
-    }
-    if (state == NULL || !PyArg_ParseTuple(args, "O!O!p:Bits", state->places, &places,
-                                           &PyTuple_Type, &images, &writable))
+    if (state == NULL ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!p:Bits", names, state->places, &places,
+                                     &PyTuple_Type, &images, &writable))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Bits *self = (Bits *)alloc(type, 0);
@@ -429,28 +383,22 @@ static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     self->shape = ((Places *)places)->shape;
     self->writable = writable;
-    if (PyTuple_Size(images) != self->shape.shards) {
-        PyErr_SetString(PyExc_ValueError, "images must be one for each shard");
-        goto fail;
-    }
     self->images = allocate(self->shape.shards, sizeof(Py_buffer));
-    if (self->images == NULL)
-        goto fail;
-    for (uint32_t i = 0; i < self->shape.shards; i++) {
+    int is_whole = self->images != NULL && PyTuple_Size(images) == self->shape.shards;
+    for (uint32_t i = 0; is_whole && i < self->shape.shards; i++) {
         Py_buffer *view = &self->images[i];
         int flags = writable ? PyBUF_WRITABLE : PyBUF_SIMPLE;
-        if (PyObject_GetBuffer(PyTuple_GetItem(images, i), view, flags) < 0)
-            goto fail;
-        self->held++;
-        if (view->len != (Py_ssize_t)(FIRST_BYTE + (self->shape.bits + 7) / 8)) {
-            PyErr_SetString(PyExc_ValueError, "an image has another length");
-            goto fail;
-        }
+        is_whole = PyObject_GetBuffer(PyTuple_GetItem(images, i), view, flags) == 0;
+        self->held += (uint32_t)is_whole;
+        if (is_whole)
+            is_whole = view->len == (Py_ssize_t)(FIRST_BYTE + (self->shape.bits + 7) / 8);
+    }
+    if (!is_whole) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "an image is missing, or has another length");
+        Py_CLEAR(self);
     }
     return (PyObject *)self;
-fail:
-    Py_DECREF(self);
-    return NULL;
 }
 
 static inline uint8_t *bitmap_of(const Bits *self, uint32_t shard)
@@ -532,7 +480,7 @@ static int batch_fill(Batch *batch, const Shape *shape, PyObject *items)
 {
     memset(batch, 0, sizeof(*batch));
     int done = -1;
-    if ((batch->count = count_of(items)) < 0 || bytes_needed(batch->count, shape->words) < 0)
+    if ((batch->count = count_of(items)) < 0)
         return -1;
     batch->digests = allocate(batch->count, sizeof(uint64_t) * shape->words);
     if (batch->digests == NULL)
@@ -714,41 +662,32 @@ static inline char *append_operation(char *at, uint64_t offset, int write)
 static PyObject *places_operations(PyObject *object, PyObject *args)
 {
     const Shape *shape = &((Places *)object)->shape;
-    const Py_ssize_t size = shape->words * (Py_ssize_t)sizeof(uint64_t);
     PyObject *digests, *made = NULL;
     Py_buffer view;
+    uint64_t words[MAX_HASHES];
+    uint32_t places[MAX_HASHES], shard = 0;
     int write;
-    if (!PyArg_ParseTuple(args, "Op:operations", &digests, &write) ||
-        PyObject_GetBuffer(digests, &view, PyBUF_SIMPLE) < 0)
+    if (!PyArg_ParseTuple(args, "Op:operations", &digests, &write))
         return NULL;
-    Py_ssize_t count = view.len / size;
-    char *text = NULL;
-    if (view.len % size || !count)
-        PyErr_SetString(PyExc_ValueError, "the digests have another length");
-    else if (count <= PY_SSIZE_T_MAX / (MAX_HASHES * LONGEST_OPERATION))
-        text = allocate(count * shape->hashes, LONGEST_OPERATION);
-    if (text != NULL) {
-        uint64_t words[MAX_HASHES];
-        uint32_t places[MAX_HASHES], shard = 0;
-        char *at = text;
-        for (Py_ssize_t row = 0; row < count; row++) {
-            memcpy(words, (char *)view.buf + row * size, (size_t)size);
-            if (row == 0)
-                shard = shard_of(shape, words[0]);
-            place(shape, words, places);
-            for (uint32_t i = 0; i < shape->hashes; i++)
-                at = append_operation(at, (uint64_t)places[i] + FIRST_BIT, write);
-        }
-        PyObject *operations = PyBytes_FromStringAndSize(text, at - text);
-        if (operations != NULL)
-            made = Py_BuildValue("(IN)", shard, operations);
-        PyMem_Free(text);
+    Py_ssize_t count = take_digests(shape, digests, &view);
+    if (count < 0)
+        return NULL;
+    char *text = allocate(count * shape->hashes, LONGEST_OPERATION), *at = text;
+    for (Py_ssize_t row = 0; text != NULL && row < count; row++) {
+        read_digest(shape, &view, row, words);
+        shard = row ? shard : shard_of(shape, words[0]);
+        place(shape, words, places);
+        for (uint32_t i = 0; i < shape->hashes; i++)
+            at = append_operation(at, (uint64_t)places[i] + FIRST_BIT, write);
     }
+    if (text != NULL)
+        made = Py_BuildValue("(IN)", shard, PyBytes_FromStringAndSize(text, at - text));
+    PyMem_Free(text);
     PyBuffer_Release(&view);
     return made;
 }
 
-/* read_bits(reply, hashes): for each item whether any of its `hashes` bits is 0; a header comes first */
+/* read_bits(reply, hashes): for each item whether one of its bits is 0; a header comes first */
 static PyObject *read_bits(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *reply;
@@ -762,17 +701,13 @@ static PyObject *read_bits(PyObject *Py_UNUSED(module), PyObject *args)
     }
     PyObject *missing = PyList_New(bits / hashes);
     for (Py_ssize_t row = 0; missing != NULL && row < bits / hashes; row++) {
-        int is_missing = 0;
-        for (Py_ssize_t i = 1 + row * hashes; !is_missing && i <= (row + 1) * hashes; i++) {
-            PyObject *bit = PyList_GetItem(reply, i);
-            int is_set = bit == NULL ? -1 : PyObject_IsTrue(bit);
-            if (is_set < 0) {
-                Py_DECREF(missing);
-                return NULL;
-            }
-            is_missing = !is_set;
+        int is_set = 1;
+        for (Py_ssize_t i = 0; is_set > 0 && i < hashes; i++) {
+            PyObject *bit = PyList_GetItem(reply, 1 + row * hashes + i);
+            is_set = bit == NULL ? -1 : PyObject_IsTrue(bit);
         }
-        if (PyList_SetItem(missing, row, Py_NewRef(is_missing ? Py_True : Py_False)) < 0)
+        if (is_set < 0 ||
+            PyList_SetItem(missing, row, Py_NewRef(is_set ? Py_False : Py_True)) < 0)
             Py_CLEAR(missing);
     }
     return missing;
@@ -781,12 +716,10 @@ static PyObject *read_bits(PyObject *Py_UNUSED(module), PyObject *args)
 /* The module. */
 
 static PyMethodDef places_methods[] = {
-    {"locate", places_locate, METH_O, "Return the shard and the k bit offsets of one item."},
-    {"digests", places_digests, METH_VARARGS,
-     "Write the digests of items; False: an item is neither str nor bytes, or has no UTF-8 form."},
+    {"digests", places_digests, METH_O, "Return the digests of items; None: Python has to."},
     {"operations", places_operations, METH_VARARGS,
      "Return the shard of the first of some digests, and the operations of BITFIELD for all."},
-    {"place", places_place, METH_VARARGS, "Write the shards and the offsets of n digests."},
+    {"place", places_place, METH_O, "Return the shards and the offsets of digests."},
     {NULL, NULL, 0, NULL},
 };
 

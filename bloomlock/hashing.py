@@ -34,6 +34,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from struct import Struct, pack
+from sys import byteorder
 from typing import TYPE_CHECKING, cast, overload
 
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
@@ -202,6 +203,7 @@ class Hasher:
         self.places = core.places(shard_bits, num_hashes, shards, seeds) if core else None
         self.compiled = None if self._keyed else self.places
         self._steps = tuple(range(1, num_hashes + 1))
+        self._words = Struct(f"{num_hashes}Q")
 
     def locate(self, data: bytes) -> tuple[int, list[int]]:
         """Return the shard and the k bit offsets of one encoded item.
@@ -211,8 +213,10 @@ class Hasher:
         >>> Hasher(9592955, 7).locate(b"https://example.org/")
         (0, [141893, 6070917, 4366030, 4620188, 6833392, 1412688, 7543987])
         """
-        if self.compiled is not None:
-            return self.compiled.locate(data)
+        if self.places is not None:
+            shards, found = self.places.place(self.digest_of(data))
+            number = 0 if self.shards == 1 else int.from_bytes(shards, byteorder)
+            return number, list(self._words.unpack(found))
         bits = self.shard_bits
         if self.seeds is not None:
             halves = [mmh3_x64_128_utupledigest(data, seed)[0] for seed in self.seeds]
@@ -264,10 +268,12 @@ class Hasher:
         """
         count = len(items)
         if self.compiled is not None:
-            words = np.empty((count, len(self.seeds or (0, 0))), np.uint64)
             plain = items.texts if isinstance(items, EncodedTexts) else items
-            if isinstance(plain, (list, tuple)) and self.compiled.digests(plain, words):
-                return words
+            if (
+                isinstance(plain, (list, tuple))
+                and (words := self.compiled.digests(plain)) is not None
+            ):
+                return np.frombuffer(words, np.uint64).reshape(count, len(self.seeds or (1, 2)))
         if self.seeds is None:
             words = np.empty((count, 2), np.uint64)
             for start in range(0, count, ITEMS_PER_SLICE):
@@ -287,11 +293,9 @@ class Hasher:
             An array of n shard numbers and an array of n rows of k offsets.
         """
         if self.places is not None:
-            count = len(digests)
-            shards = np.empty(count, np.uint64)
-            columns = np.empty((self.num_hashes, count), np.uint64)
-            self.places.place(count, np.ascontiguousarray(digests), shards, columns)
-            return shards, columns.T
+            shards, columns = self.places.place(np.ascontiguousarray(digests))
+            rows = np.frombuffer(columns, np.uint64).reshape(self.num_hashes, len(digests)).T
+            return np.frombuffer(shards, np.uint64), rows
         offsets = self._seeded(digests) if self.seeds else self._enhanced(digests)
         offsets += np.uint64(FIRST_BIT)
         return self._shards_of(digests[:, 0]), offsets

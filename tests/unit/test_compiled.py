@@ -277,15 +277,10 @@ def test_buffers_of_another_length_are_refused():
             core.bits(places, images, True)
     with pytest.raises(BufferError):
         core.bits(places, (bytes(1048), bytes(1048)), True)
-    with pytest.raises(ValueError, match="length"):
-        places.digests(["a", "b"], bytearray(31))
-    words = np.zeros(6, np.uint64)
-    for count, shards, offsets in [(4, 4, 28), (3, 2, 21), (3, 3, 20), (2, 3, 21), (-1, 0, 0)]:
-        with pytest.raises(ValueError, match="length|negative"):
-            places.place(count, words, np.zeros(shards, np.uint64), np.zeros(offsets, np.uint64))
-    for digests in [b"", bytes(8), bytes(17), np.zeros(3, np.uint64)]:
-        with pytest.raises(ValueError, match="length"):
-            places.operations(digests, True)
+    for digests in [bytes(8), bytes(17), np.zeros(3, np.uint64)]:
+        for place in (places.place, lambda digests: places.operations(digests, True)):
+            with pytest.raises(ValueError, match="length"):
+                place(digests)
     held = bytearray(1048)
     core_bits = core.bits(Hasher(8192, 7).places, (held,), True)
     with pytest.raises(BufferError):
