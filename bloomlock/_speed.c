@@ -1,8 +1,8 @@
 /* bloomlock._speed: the inner loops of bloomlock in C, bit for bit what the Python code does.
 
    Places hashes items to bit offsets (hashing.py), Bits tests and sets them in memory
-   (bitmaps.py, filters/memory_bits.py), Places.operations writes them as
-   commands and read_bits reads the replies (strategies/atomic.py).
+   (bitmaps.py, filters/memory_bits.py), Places.operations writes them as commands
+   (strategies/atomic.py).
 
    Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to
    test and set the bits of an item is one step for all threads, and there is no other lock that a
@@ -181,20 +181,18 @@ static inline int bytes_of(PyObject *item, const char **data, Py_ssize_t *size)
     return 1;
 }
 
-/* Write the digests of a list or tuple; 1: done, 0: Python has to look at an item, -1: raised. */
+/* Write the digests of a list; 1: done, 0: Python has to look at an item, -1: raised. */
 static int digest_all(const Shape *shape, PyObject *items, Py_ssize_t count, uint64_t *out)
 {
-    int is_list = PyList_Check(items);
-    for (Py_ssize_t i = 0; i < count; i++) {
+    for (Py_ssize_t i = 0; i < count; i++, out += shape->words) {
         const char *data;
         Py_ssize_t size;
-        PyObject *item = is_list ? PyList_GetItem(items, i) : PyTuple_GetItem(items, i);
+        PyObject *item = PyList_GetItem(items, i);
         if (item == NULL)
             return -1;
         if (!bytes_of(item, &data, &size))
             return 0;
         digest(shape, data, size, out);
-        out += shape->words;
     }
     return 1;
 }
@@ -203,9 +201,7 @@ static Py_ssize_t count_of(PyObject *items)
 {
     if (PyList_Check(items))
         return PyList_Size(items);
-    if (PyTuple_Check(items))
-        return PyTuple_Size(items);
-    PyErr_SetString(PyExc_TypeError, "items must be a list or a tuple");
+    PyErr_SetString(PyExc_TypeError, "items must be a list");
     return -1;
 }
 
@@ -460,109 +456,56 @@ static PyObject *bits_exists(PyObject *object, PyObject *item)
     return PyBool_FromLong(take_bits(bitmap, places, self->shape.hashes, 0));
 }
 
-/* Many items, in the order of their shards. */
-
-typedef struct {
-    Py_ssize_t count;
-    uint64_t *digests;
-    Py_ssize_t *order; /* NULL: as they are */
-    Py_ssize_t starts[MAX_SHARDS + 1];
-} Batch;
-
-static void batch_free(Batch *batch)
-{
-    PyMem_Free(batch->digests);
-    PyMem_Free(batch->order);
-}
-
-/* 1: done, 0: Python has to look at an item, -1: raised. Frees what it took unless done. */
-static int batch_fill(Batch *batch, const Shape *shape, PyObject *items)
-{
-    memset(batch, 0, sizeof(*batch));
-    int done = -1;
-    if ((batch->count = count_of(items)) < 0)
-        return -1;
-    batch->digests = allocate(batch->count, sizeof(uint64_t) * shape->words);
-    if (batch->digests == NULL)
-        return -1;
-    if ((done = digest_all(shape, items, batch->count, batch->digests)) <= 0)
-        goto fail;
-    batch->starts[shape->shards] = batch->count;
-    if (shape->shards == 1)
-        return 1;
-    done = -1;
-    if ((batch->order = allocate(batch->count, sizeof(Py_ssize_t))) == NULL)
-        goto fail;
-    Py_ssize_t next[MAX_SHARDS + 1] = {0};
-    for (Py_ssize_t i = 0; i < batch->count; i++)
-        next[shard_of(shape, batch->digests[i * shape->words]) + 1]++;
-    for (uint32_t shard = 0; shard < shape->shards; shard++)
-        batch->starts[shard + 1] = next[shard + 1] += next[shard];
-    for (Py_ssize_t i = 0; i < batch->count; i++)
-        batch->order[next[shard_of(shape, batch->digests[i * shape->words])]++] = i;
-    return 1;
-fail:
-    batch_free(batch);
-    return done;
-}
-
-static inline Py_ssize_t item_at(const Batch *batch, Py_ssize_t row)
-{
-    return batch->order ? batch->order[row] : row;
-}
-
 static inline Py_ssize_t smaller(Py_ssize_t a, Py_ssize_t b) { return a < b ? a : b; }
 
 /* Note for each item whether it was there, in order; with `write` add those that were not. Some
-   rows are placed ahead, so that the processor fetches their bytes meanwhile. */
-static void take_all(const Bits *self, const Batch *batch, int write, uint8_t *found)
+   items are placed ahead, so that the processor fetches their bytes in between. */
+static void take_all(const Bits *self, const uint64_t *digests, Py_ssize_t count, int write,
+                     uint8_t *found)
 {
     const Shape *shape = &self->shape;
-    const uint32_t k = shape->hashes;
-    uint32_t places[ROWS_AHEAD * MAX_HASHES];
-    for (uint32_t shard = 0; shard < shape->shards; shard++) {
-        uint8_t *bitmap = bitmap_of(self, shard);
-        Py_ssize_t end = batch->starts[shard + 1];
-        for (Py_ssize_t row = batch->starts[shard]; row < end; row += ROWS_AHEAD) {
-            Py_ssize_t rows = smaller(ROWS_AHEAD, end - row);
-            for (Py_ssize_t i = 0; i < rows; i++) {
-                uint32_t *mine = places + i * k;
-                place(shape, batch->digests + item_at(batch, row + i) * shape->words, mine);
-                for (uint32_t j = 0; j < k; j++)
-                    PREFETCH(&bitmap[mine[j] >> 3]);
-            }
-            for (Py_ssize_t i = 0; i < rows; i++)
-                found[item_at(batch, row + i)] =
-                    (uint8_t)take_bits(bitmap, places + i * k, k, write);
+    uint32_t places[ROWS_AHEAD][MAX_HASHES];
+    uint8_t *bitmaps[ROWS_AHEAD];
+    for (Py_ssize_t first = 0; first < count; first += ROWS_AHEAD) {
+        Py_ssize_t rows = smaller(ROWS_AHEAD, count - first);
+        for (Py_ssize_t i = 0; i < rows; i++, digests += shape->words) {
+            bitmaps[i] = bitmap_of(self, shard_of(shape, digests[0]));
+            place(shape, digests, places[i]);
+            for (uint32_t j = 0; j < shape->hashes; j++)
+                PREFETCH(&bitmaps[i][places[i][j] >> 3]);
         }
+        for (Py_ssize_t i = 0; i < rows; i++)
+            found[first + i] = (uint8_t)take_bits(bitmaps[i], places[i], shape->hashes, write);
     }
 }
 
-/* Return for each item whether it was there; Python has to look at an item: None. */
+/* Return for each item whether it was there (with `write`: not there); Python has to look: None. */
 static PyObject *take_many(const Bits *self, PyObject *items, int write)
 {
-    Batch batch;
-    int done = batch_fill(&batch, &self->shape, items);
-    if (done <= 0)
-        return done < 0 ? NULL : Py_NewRef(Py_None);
     PyObject *answers = NULL;
-    uint8_t *found = allocate(batch.count, 1);
-    if (found != NULL) {
+    Py_ssize_t count = count_of(items);
+    if (count < 0)
+        return NULL;
+    uint64_t *digests = allocate(count, sizeof(uint64_t) * self->shape.words);
+    uint8_t *found = allocate(count, 1);
+    int done = digests && found ? digest_all(&self->shape, items, count, digests) : -1;
+    if (done == 0)
+        answers = Py_NewRef(Py_None);
+    if (done > 0) {
         if (write) {
-            take_all(self, &batch, 1, found);
+            take_all(self, digests, count, 1, found);
         } else {
             Py_BEGIN_ALLOW_THREADS
-            take_all(self, &batch, 0, found);
+            take_all(self, digests, count, 0, found);
             Py_END_ALLOW_THREADS
         }
-        answers = PyList_New(batch.count);
+        answers = PyList_New(count);
     }
-    for (Py_ssize_t i = 0; answers != NULL && i < batch.count; i++)
-        /* An add answers whether the item is new. */
+    for (Py_ssize_t i = 0; done > 0 && answers != NULL && i < count; i++)
         if (PyList_SetItem(answers, i, Py_NewRef(found[i] == write ? Py_False : Py_True)) < 0)
             Py_CLEAR(answers);
     PyMem_Free(found);
-    batch_free(&batch);
+    PyMem_Free(digests);
     return answers;
 }
 
@@ -687,32 +630,6 @@ static PyObject *places_operations(PyObject *object, PyObject *args)
     return made;
 }
 
-/* read_bits(reply, hashes): for each item whether one of its bits is 0; a header comes first */
-static PyObject *read_bits(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *reply;
-    Py_ssize_t hashes;
-    if (!PyArg_ParseTuple(args, "O!n:read_bits", &PyList_Type, &reply, &hashes))
-        return NULL;
-    Py_ssize_t bits = PyList_Size(reply) - 1;
-    if (hashes < 1 || bits < 0 || bits % hashes) {
-        PyErr_SetString(PyExc_ValueError, "the reply has another number of bits");
-        return NULL;
-    }
-    PyObject *missing = PyList_New(bits / hashes);
-    for (Py_ssize_t row = 0; missing != NULL && row < bits / hashes; row++) {
-        int is_set = 1;
-        for (Py_ssize_t i = 0; is_set > 0 && i < hashes; i++) {
-            PyObject *bit = PyList_GetItem(reply, 1 + row * hashes + i);
-            is_set = bit == NULL ? -1 : PyObject_IsTrue(bit);
-        }
-        if (is_set < 0 ||
-            PyList_SetItem(missing, row, Py_NewRef(is_set ? Py_False : Py_True)) < 0)
-            Py_CLEAR(missing);
-    }
-    return missing;
-}
-
 /* The module. */
 
 static PyMethodDef places_methods[] = {
@@ -772,11 +689,6 @@ static PyType_Spec bits_spec = {
     .slots = bits_slots,
 };
 
-static PyMethodDef functions[] = {
-    {"read_bits", read_bits, METH_VARARGS, "Return which items of a BITFIELD had a bit of 0."},
-    {NULL, NULL, 0, NULL},
-};
-
 static int execute(PyObject *module)
 {
     State *state = PyModule_GetState(module);
@@ -815,7 +727,6 @@ static PyModuleDef definition = {
     .m_name = "bloomlock._speed",
     .m_doc = "The inner loops of bloomlock in C.",
     .m_size = sizeof(State),
-    .m_methods = functions,
     .m_slots = module_slots,
     .m_traverse = traverse,
     .m_clear = clear,

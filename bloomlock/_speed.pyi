@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -6,7 +5,7 @@ import numpy.typing as npt
 
 VERSION: str
 
-Items: TypeAlias = Sequence[str | bytes]  # a list or a tuple
+Items: TypeAlias = list[str] | list[bytes] | list[str | bytes]
 Buffer: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.uint8] | bytes | bytearray | memoryview
 
 class Places:
@@ -32,5 +31,3 @@ class Bits:
     def exists_many(self, items: Items, /) -> list[bool] | None: ...
     def combine(self, other: Self, both: bool, /) -> None: ...
     def clear(self) -> None: ...
-
-def read_bits(reply: list[int], hashes: int, /) -> list[bool]: ...

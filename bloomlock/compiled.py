@@ -11,8 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from . import _speed
 
 PURE = "BLOOMLOCK_PURE"
@@ -23,7 +21,6 @@ class Core(NamedTuple):
 
     places: type[_speed.Places]
     bits: type[_speed.Bits]
-    read_bits: Callable[[list[int], int], list[bool]]
 
 
 def find_core() -> Core | None:
@@ -39,11 +36,7 @@ def find_core() -> Core | None:
     except ModuleNotFoundError:
         return None
     check_version(found.VERSION, import_module("bloomlock").__version__)
-    return Core(
-        found.Places,
-        found.Bits,
-        found.read_bits,
-    )
+    return Core(found.Places, found.Bits)
 
 
 def check_version(compiled: str, package: str) -> None:

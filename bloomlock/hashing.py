@@ -35,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from struct import Struct, pack
 from sys import byteorder
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
 
@@ -268,18 +268,16 @@ class Hasher:
         """
         count = len(items)
         if self.compiled is not None:
-            plain = items.texts if isinstance(items, EncodedTexts) else items
-            if (
-                isinstance(plain, (list, tuple))
-                and (words := self.compiled.digests(plain)) is not None
-            ):
+            plain: Any = items.texts if isinstance(items, EncodedTexts) else items
+            words = self.compiled.digests(list(plain))
+            if words is not None:
                 return np.frombuffer(words, np.uint64).reshape(count, len(self.seeds or (1, 2)))
         if self.seeds is None:
-            words = np.empty((count, 2), np.uint64)
+            found = np.empty((count, 2), np.uint64)
             for start in range(0, count, ITEMS_PER_SLICE):
                 some = items[start : start + ITEMS_PER_SLICE]
-                words[start : start + len(some)] = halves(map(self._digest, some))
-            return words
+                found[start : start + len(some)] = halves(map(self._digest, some))
+            return found
         seeded = (mmh3_x64_128_digest(item, seed) for item in items for seed in self.seeds)
         return np.ascontiguousarray(halves(seeded)[:, 0]).reshape(count, len(self.seeds))
 

@@ -9,14 +9,12 @@ import math
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from bloomlock.arrays import np
 from bloomlock.commands import Replies, encode_arguments
-from bloomlock.compiled import core
 from bloomlock.delivery import collect
 from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
 from bloomlock.sizing import MAX_SHARDS
 
-from .base import Segment, Strategy, any_missing, error_of
+from .base import Segment, Strategy, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -128,10 +126,9 @@ def _arguments(key: str, write: bool) -> bytes:
 def _segment(reply: object, count: int, num_hashes: int) -> Segment:
     if not isinstance(reply, list):
         return Segment(count, error=error_of(reply))
-    if core is not None:
-        return Segment(count, reply[0], core.read_bits(reply, num_hashes))
-    bits = np.frombuffer(bytes(reply[1:]), np.uint8)
-    return Segment(count, reply[0], any_missing(bits, num_hashes).tolist())
+    _, *bits = reply
+    starts = range(0, len(bits), num_hashes)
+    return Segment(count, reply[0], [0 in bits[start : start + num_hashes] for start in starts])
 
 
 def encode_offsets(offsets: Sequence[int], write: bool) -> bytes:

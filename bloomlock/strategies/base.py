@@ -7,7 +7,7 @@ missing has added a new item.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -201,12 +201,6 @@ class WithFallback(Strategy):
     def shards_at_once(self, shard: Shard, *, write: bool) -> int | None:
         """See Strategy.shards_at_once."""
         return self._first.shards_at_once(shard, write=write)
-
-
-def any_missing(bits: npt.NDArray[Any], num_hashes: int) -> Flags:
-    """Return for each k bits whether one of them is 0."""
-    missing: Flags = bits.reshape(-1, num_hashes).min(axis=1) == 0
-    return missing
 
 
 def error_of(reply: object) -> Exception:

@@ -124,20 +124,6 @@ def test_offsets_of_any_length_are_written_as_python_writes_them(write):
         assert hasher.places.operations(hasher.digest_of(b""), write) == (0, expected)
 
 
-@pytest.mark.thorough
-@needs_core
-@given(
-    st.integers(1, 64), st.lists(st.lists(st.integers(0, 1), min_size=64, max_size=64), max_size=8)
-)
-def test_replies_are_read_as_python_reads_them(num_hashes, rows):
-    bits = [bit for row in rows for bit in row[:num_hashes]]
-    assert core.read_bits([0, *bits], num_hashes) == [0 in row[:num_hashes] for row in rows]
-    for wrong in ([], [0, *bits, *[1] * num_hashes, 1]):
-        if (len(wrong) - 1) % num_hashes or not wrong:
-            with pytest.raises(ValueError, match="another number of bits"):
-                core.read_bits(wrong, num_hashes)
-
-
 SHAPES = [
     {"capacity": 300, "error_rate": 0.3},
     {"capacity": 300, "error_rate": 0.3, "shards": 3},
@@ -241,7 +227,6 @@ def test_no_input_does_more_than_raise(calls):
             for name in dir(thing)
             if name[0] != "_"
         ),
-        core.read_bits,
         core.places,
         core.bits,
         lambda *images: core.bits(places, tuple(images), True),
