@@ -24,11 +24,7 @@ class Core(NamedTuple):
 
 
 def find_core() -> Core | None:
-    """Return the compiled core; None if it is not there or not wanted.
-
-    Raises:
-        ImportError: If it was built for another version of the package.
-    """
+    """Return the compiled core; None if it is not there or not wanted."""
     if os.environ.get(PURE, "0") not in {"", "0"}:
         return None
     try:

@@ -40,7 +40,6 @@ class HashKey:
 
     @classmethod
     def of(cls, secret: bytes, *, stored: bool) -> HashKey:
-        """Return the key made of these bytes."""
         check = blake2b(digest_size=DIGEST_BYTES, key=secret, person=b"bloomlock check")
         return cls(check.hexdigest(), stored, secret)
 
@@ -91,10 +90,7 @@ def check_key(key: object) -> HashKey | None:
 def key_difference(stored: HashKey | None, given: HashKey | None, *, opens: bool) -> str | None:
     """Return "key: stored ..., asked ..." if a filter cannot be used with the key that is given.
 
-    Args:
-        stored: That of the filter.
-        given: What its user brought.
-        opens: Whether a random key that is stored may be used without having been asked for.
+    With `opens` a random key that is stored may be used without having been asked for.
     """
     if stored is None and given is None:
         return None
@@ -109,7 +105,6 @@ def key_difference(stored: HashKey | None, given: HashKey | None, *, opens: bool
 
 
 def keyed_digest(key: bytes) -> Callable[[bytes], bytes]:
-    """Return what gives the 128 bits of an encoded item with a key."""
     # To copy what has taken in the key costs half of beginning anew for each item.
     fresh = blake2b(digest_size=DIGEST_BYTES, key=key)
 
@@ -122,7 +117,6 @@ def keyed_digest(key: bytes) -> Callable[[bytes], bytes]:
 
 
 def check_seeds(seeds: object) -> tuple[int, ...] | None:
-    """Return `seeds` as a tuple (None: default hashing), or raise ConfigurationError."""
     if seeds is None:
         return None
     allowed = f"1 to {MAX_HASHES} different whole numbers from 0 to 2^32 - 1, or None"

@@ -65,14 +65,11 @@ _HALVES = Struct("<QQ")
 
 
 def encode_item(item: object) -> bytes:
-    r"""Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is.
+    """Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is.
 
     Raises:
         TypeError: For any other type.
         ConfigurationError: For a `str` that has no UTF-8 form (lone surrogates).
-
-    >>> encode_item("é") == encode_item(b"\xc3\xa9")
-    True
     """
     if isinstance(item, bytes):
         return item
@@ -87,18 +84,9 @@ def encode_item(item: object) -> bytes:
 
 
 def encode_items(items: Sequence[object], first: int = 0) -> Sequence[bytes]:
-    r"""Return the encoded forms of many items, each made when it is asked for.
+    """Return the encoded forms of many items, each made when it is asked for.
 
-    Args:
-        items: The items.
-        first: The index of the first of them, for messages.
-
-    Raises:
-        TypeError: As `encode_item`, naming the index.
-        ConfigurationError: As `encode_item`, naming the index, now or when it is asked for.
-
-    >>> list(encode_items(["é", b"\xff"]))
-    [b'\xc3\xa9', b'\xff']
+    Errors are those of `encode_item`, now or then, and name the index, counted from `first`.
     """
     kinds = set(map(type, items))
     if kinds == {bytes}:
@@ -109,19 +97,13 @@ def encode_items(items: Sequence[object], first: int = 0) -> Sequence[bytes]:
 
 
 class EncodedTexts(Sequence[bytes]):
-    """The encoded forms of texts; some thousands at a time are quicker made than kept and read.
-
-    Args:
-        texts: The texts.
-        first: The index of the first of them, for messages.
-    """
+    """The encoded forms of texts; some thousands at a time are quicker made than kept and read."""
 
     def __init__(self, texts: Sequence[str], first: int) -> None:
         self.texts = texts
         self._first = first
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.texts)
 
     @overload
@@ -131,14 +113,12 @@ class EncodedTexts(Sequence[bytes]):
     def __getitem__(self, index: slice) -> EncodedTexts: ...
 
     def __getitem__(self, index: int | slice) -> bytes | EncodedTexts:
-        """Encode one, or return some of them (of a slice without a step)."""
         if isinstance(index, slice):
             start = index.indices(len(self))[0]
             return EncodedTexts(self.texts[index], self._first + start)
         return encode_item(self.texts[index])
 
     def __iter__(self) -> Iterator[bytes]:
-        """Encode all of them."""
         try:
             return iter(list(map(str.encode, self.texts)))
         except UnicodeEncodeError:
@@ -146,11 +126,7 @@ class EncodedTexts(Sequence[bytes]):
 
 
 def pick(encoded: Sequence[bytes], indices: Sequence[int]) -> list[bytes]:
-    """Return some encoded items; of texts the others need not be encoded.
-
-    >>> pick(encode_items(["a", "b", "c"]), [0, 2])
-    [b'a', b'c']
-    """
+    """Return some encoded items; of texts the others need not be encoded."""
     if isinstance(encoded, EncodedTexts):
         texts = encoded.texts
         with contextlib.suppress(UnicodeEncodeError):
@@ -170,7 +146,7 @@ def _encode_each(items: Sequence[object], first: int) -> list[bytes]:
 
 
 class Hasher:
-    """Offsets of items in the shards of one filter.
+    """Offsets of items in the shards of one filter, from the start of each Redis string.
 
     Args:
         shard_bits: Bits of one shard, m.
@@ -180,9 +156,8 @@ class Hasher:
         key: Key of the digests (then there are no seeds); None: Murmur3.
 
     Attributes:
-        compiled: What does the same in C; None where the core is not there, or with a key.
-
-    Offsets returned count from the start of the Redis string: the header's 64 bits are added.
+        places: What places digests in C; None where the core is not there.
+        compiled: The same, where it makes the digests too: not with a key.
     """
 
     def __init__(
@@ -258,13 +233,8 @@ class Hasher:
     def digests(self, items: Sequence[bytes]) -> Words:
         """Return the digests of many encoded items, which `place` turns into offsets.
 
-        Returns:
-            An array of n rows: h1 and h2, or with seeds the first half of each seed's digest.
-
-        Raises:
-            ConfigurationError: For a text without UTF-8 form, naming its index.
-
-        Cost: 0.06 microseconds for a text, 0.03 more for each further seed, 0.5 more with a key.
+        A row is h1 and h2, or with seeds the first half of each seed's digest. Cost: 0.06
+        microseconds for a text, 0.03 more for each further seed, 0.5 more with a key.
         """
         count = len(items)
         if self.compiled is not None:
@@ -282,14 +252,7 @@ class Hasher:
         return np.ascontiguousarray(halves(seeded)[:, 0]).reshape(count, len(self.seeds))
 
     def place(self, digests: Words) -> tuple[Words, Words]:
-        """Return the shards and the offsets of many items, the same bits as `locate`.
-
-        Args:
-            digests: What `digests` gave for n items.
-
-        Returns:
-            An array of n shard numbers and an array of n rows of k offsets.
-        """
+        """Return the shards of n items, and n rows of k offsets: the same bits as `locate`."""
         if self.places is not None:
             shards, columns = self.places.place(np.ascontiguousarray(digests))
             rows = np.frombuffer(columns, np.uint64).reshape(self.num_hashes, len(digests)).T

@@ -48,20 +48,12 @@ def check_prefix(prefix: object) -> str:
 
 
 def escape(name: str) -> str:
-    """Return `name` as it stands in a key.
-
-    >>> escape("news/{today}")
-    'news%2F%7Btoday%7D'
-    """
+    """Return a name as it stands in a key: 'news%2F%7Btoday%7D' of 'news/{today}'."""
     return "".join(_ESCAPES.get(character, character) for character in name)
 
 
 def unescape(escaped: str) -> str:
-    """Return the name that `escape` was given.
-
-    >>> unescape(escape("100%25 {a}/3"))
-    '100%25 {a}/3'
-    """
+    """Return the name that `escape` was given."""
     for character, code in reversed(_ESCAPES.items()):
         escaped = escaped.replace(code, character)
     return escaped
@@ -69,10 +61,6 @@ def unescape(escaped: str) -> str:
 
 class FilterKeys:
     """The keys of one filter.
-
-    Args:
-        name: Its name.
-        prefix: What its keys begin with.
 
     >>> keys = FilterKeys("pages")
     >>> keys.meta, keys.bits(0), keys.bits(3)
@@ -122,7 +110,6 @@ class LockKeys(NamedTuple):
 
     @classmethod
     def of(cls, name: str, prefix: str = DEFAULT_PREFIX) -> LockKeys:
-        """Return the keys of the lock of this name."""
         return cls.at(f"{check_prefix(prefix)}{{{escape(check_name(name))}}}:lock")
 
     @classmethod
@@ -135,9 +122,6 @@ def stripe_fence(bits_key: str) -> str:
     """Return the key of the last fence of all stripes of the shard at `bits_key`.
 
     It goes with the filter, so it is none of a lock that has the filter's name.
-
-    >>> stripe_fence(FilterKeys("pages").bits(0)), LockKeys.of("pages").fence
-    ('bloomlock:{pages}:bits:fence', 'bloomlock:{pages}:lock:fence')
     """
     return f"{bits_key}:fence"
 
@@ -146,9 +130,6 @@ def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
     """Return the lock of one stripe of the items of the shard at `bits_key`; in the same slot.
 
     The stripes share the key of the last fence, so that they leave one key behind and not each one.
-
-    >>> stripe_keys(FilterKeys("pages").bits(3), 17).lock
-    'bloomlock:{pages/3}:lock:17'
     """
     keys = LockKeys.at(f"{bits_key.removesuffix('bits')}lock:{stripe}")
     return keys._replace(fence=stripe_fence(bits_key))
@@ -156,9 +137,6 @@ def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
 
 class ClaimKeys(NamedTuple):
     """The keys of the claims on items of one shard, and of its tombstones, in its slot.
-
-    >>> ClaimKeys.of(FilterKeys("pages").bits(3))[:3]
-    ('bloomlock:{pages/3}:bits', 'bloomlock:{pages/3}:claims', 'bloomlock:{pages/3}:claims:open')
 
     Attributes:
         bits: The shard.
@@ -182,18 +160,9 @@ class ClaimKeys(NamedTuple):
 
     @classmethod
     def of(cls, bits_key: str) -> ClaimKeys:
-        """Return the keys of the claims on items of the shard at `bits_key`."""
-        claims = f"{bits_key.removesuffix('bits')}claims"
-        return cls(
-            bits_key,
-            claims,
-            f"{claims}:open",
-            f"{claims}:failed",
-            f"{claims}:lost",
-            f"{claims}:waiting",
-            f"{claims}:counts",
-            discards_key(bits_key),
-        )
+        first = f"{bits_key.removesuffix('bits')}claims"
+        parts = (f"{first}:{part}" for part in ("open", "failed", "lost", "waiting", "counts"))
+        return cls._make((bits_key, first, *parts, discards_key(bits_key)))
 
     @property
     def of_generation(self) -> tuple[str, ...]:
@@ -202,11 +171,6 @@ class ClaimKeys(NamedTuple):
 
 
 def discards_key(bits_key: str) -> str:
-    """Return the key of the tombstones of the shard at `bits_key`.
-
-    >>> discards_key(FilterKeys("pages").bits(3))
-    'bloomlock:{pages/3}:bits:discarded'
-    """
     return f"{bits_key}:discarded"
 
 
@@ -214,9 +178,6 @@ def prepared_key(bits_key: str, generation: int) -> str:
     """Return the key at which a generation of the shard at `bits_key` is prepared.
 
     Each generation has its own, so what one client prepares another one cannot spoil.
-
-    >>> prepared_key(FilterKeys("pages").bits(3), 0xABC)
-    'bloomlock:{pages/3}:bits:prepared:000000000abc'
     """
     return f"{bits_key}:prepared:{generation:012x}"
 
@@ -225,38 +186,23 @@ def native_key(bits_key: str, generation: int) -> str:
     """Return the key of the Bloom filter that the server has itself for the shard at `bits_key`.
 
     Each generation has its own, so an update of another generation finds no key.
-
-    >>> native_key(FilterKeys("pages").bits(3), 0xABC)
-    'bloomlock:{pages/3}:bits:native:000000000abc'
     """
     return f"{bits_key}:native:{generation:012x}"
 
 
 def merge_keys(bits_key: str) -> tuple[str, str]:
-    """Return the keys that exist while a script merges bits into the shard at `bits_key`.
-
-    >>> merge_keys(FilterKeys("pages").bits(3))[0]
-    'bloomlock:{pages/3}:bits:merge'
-    """
+    """Return the keys that exist while a script merges bits into the shard at `bits_key`."""
     return f"{bits_key}:merge", f"{bits_key}:merge:part"
 
 
 def meta_pattern(prefix: str) -> str:
-    """Return the SCAN pattern that finds the descriptors of all filters of a prefix.
-
-    >>> meta_pattern("bloomlock:")
-    'bloomlock:{*}:meta'
-    """
+    """Return the SCAN pattern that finds the descriptors of all filters of a prefix."""
     literal = re.sub(r"([\\*?\[\]])", r"\\\1", check_prefix(prefix))
     return f"{literal}{{*}}:meta"
 
 
 def name_of(meta_key: str, prefix: str = DEFAULT_PREFIX) -> str | None:
-    """Return the filter's name from the key of its descriptor, None if it is no such key.
-
-    >>> name_of(FilterKeys("a/b").meta)
-    'a/b'
-    """
+    """Return the filter's name from the key of its descriptor, None if it is no such key."""
     match = _META_KEY.fullmatch(meta_key.removeprefix(prefix))
     if match is None:
         return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from .errors import ConfigurationError
 
@@ -77,11 +77,7 @@ class Size:
 
 
 def bytes_text(number: float) -> str:
-    """Return a number of bytes as it stands in a sentence.
-
-    >>> bytes_text(37_000_000_000)
-    '34.5 GiB'
-    """
+    """Return a number of bytes as it stands in a sentence: '34.5 GiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < _UNIT:
             return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
@@ -90,7 +86,6 @@ def bytes_text(number: float) -> str:
 
 
 def check_capacity(capacity: object) -> int:
-    """Return `capacity` as an int, or raise ConfigurationError if it is not 1 to MAX_CAPACITY."""
     if isinstance(capacity, bool) or not isinstance(capacity, Integral) or int(capacity) < 1:
         raise ConfigurationError(
             f"capacity must be a whole number of items, at least 1, not {capacity!r}"
@@ -105,61 +100,44 @@ def check_capacity(capacity: object) -> int:
 
 
 def check_error_rate(error_rate: object) -> float:
-    """Return `error_rate` as a float, or raise ConfigurationError if outside [1e-15, 1)."""
-    if (
-        isinstance(error_rate, bool)
-        or not isinstance(error_rate, Real)
-        or not MIN_ERROR_RATE <= float(error_rate) < 1.0
-    ):
+    is_number = isinstance(error_rate, Real) and not isinstance(error_rate, bool)
+    if not is_number or not MIN_ERROR_RATE <= float(cast("float", error_rate)) < 1.0:
         raise ConfigurationError(
             f"error_rate must be a number from {MIN_ERROR_RATE} up to but not including 1, "
             f"not {error_rate!r}"
         )
-    return float(error_rate)
+    return float(cast("float", error_rate))
+
+
+def _check_count(name: str, value: object, most: int) -> int | None:
+    if value is None:
+        return None
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or not 1 <= int(cast("int", value)) <= most:
+        raise ConfigurationError(
+            f"{name} must be a whole number from 1 to {most} or None, not {value!r:.80}"
+        )
+    return int(cast("int", value))
 
 
 def check_shards(shards: object) -> int | None:
-    """Return `shards` (None: as many as needed), or raise ConfigurationError."""
-    if shards is None:
-        return None
-    if (
-        isinstance(shards, bool)
-        or not isinstance(shards, Integral)
-        or not 1 <= int(shards) <= MAX_SHARDS
-    ):
-        raise ConfigurationError(
-            f"shards must be a whole number from 1 to {MAX_SHARDS} or None, not {shards!r}"
-        )
-    return int(shards)
+    return _check_count("shards", shards, MAX_SHARDS)
 
 
 def check_num_hashes(num_hashes: object, error_rate: float) -> int | None:
-    """Return `num_hashes` (None: by `optimize`), or raise ConfigurationError.
-
-    Too few for the rate are refused as well.
-    """
-    if num_hashes is None:
-        return None
-    if (
-        isinstance(num_hashes, bool)
-        or not isinstance(num_hashes, Integral)
-        or not 1 <= int(num_hashes) <= MAX_HASHES
-    ):
-        raise ConfigurationError(
-            f"num_hashes must be a whole number from 1 to {MAX_HASHES} or None, "
-            f"not {num_hashes!r:.80}"
-        )
-    bits = bits_needed(MAX_CAPACITY, error_rate, int(num_hashes)) / MAX_CAPACITY
-    if bits > MAX_BITS_PER_ITEM:
-        raise ConfigurationError(
-            f"num_hashes must be more than {num_hashes} at error_rate {error_rate:g}: it takes "
-            f"{bits:.0f} bits an item, and an exact set of fingerprints takes about 600"
-        )
-    return int(num_hashes)
+    """Return `num_hashes` (None: by `optimize`); too few for the rate are refused as well."""
+    checked = _check_count("num_hashes", num_hashes, MAX_HASHES)
+    if checked is not None:
+        bits = bits_needed(MAX_CAPACITY, error_rate, checked) / MAX_CAPACITY
+        if bits > MAX_BITS_PER_ITEM:
+            raise ConfigurationError(
+                f"num_hashes must be more than {num_hashes} at error_rate {error_rate:g}: it takes "
+                f"{bits:.0f} bits an item, and an exact set of fingerprints takes about 600"
+            )
+    return checked
 
 
 def check_optimize(optimize: object) -> Optimize | None:
-    """Return `optimize` (None: "balanced" for a new filter), or raise ConfigurationError."""
     for known in get_args(Optimize):
         if optimize is None or (isinstance(optimize, str) and optimize == known):
             return known if optimize else None
@@ -184,19 +162,10 @@ def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:
 
 
 def small_filter_rate(count: int, num_bits: int, num_hashes: int, *, seeded: bool) -> float:
-    """Return the false-positive rate of one shard, with what the formula leaves out.
+    """Return the false-positive rate of one shard after n items, with what the formula leaves out.
 
     That is the mean of (X/m)^k over the number X of set bits, which is uneven (to the second
-    order), and `whole_collisions`.
-
-    Args:
-        count: Distinct items in the shard, n.
-        num_bits: Bits of the shard, m.
-        num_hashes: Offsets of an item, k.
-        seeded: Whether each offset has a hash function of its own.
-
-    >>> f"{small_filter_rate(140, 8192, 32, seeded=False):.1e}"
-    '1.3e-09'
+    order), and `whole_collisions`. With seeds each offset has a hash function of its own.
     """
     clear = math.exp(-num_hashes * count / num_bits)
     variance = num_bits * clear * (1 - (1 + num_hashes * count / num_bits) * clear)
@@ -214,9 +183,6 @@ def whole_collisions(fill_ratio: float, num_bits: int, num_hashes: int) -> float
     are set by chance. Both signs of s make n (1 + f)/(1 - f)/m^3 at a fill of f. Twice that is
     taken, because sequences that agree at every other place add to it where m is a power of 2:
     counted exactly over all m^3 sequences for m up to 8192, the most was 1.8 times.
-
-    >>> f"{whole_collisions(0.5, 8192, 20):.1e}"
-    '3.1e-09'
     """
     count = estimate_count(fill_ratio * num_bits, num_bits, num_hashes)
     clear = max(1 - fill_ratio, 1 / num_bits)
@@ -244,12 +210,10 @@ def _bits_that_keep(capacity: int, error_rate: float, num_hashes: int, *, seeded
 def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
     """Return the fewest hash functions that are good enough.
 
-    Args:
-        error_rate: p.
-        optimize: "memory": at most 1.8 % more bits than the optimum k = log2(1/p), which is flat: a
-            fifth fewer hash functions cost a hundredth more bits. "balanced": bits times the
-            server's time, which is k + 5 in bits, at most a tenth above their least product.
-            "speed": at most three times the bits of the optimum.
+    "memory": at most 1.8 % more bits than the optimum k = log2(1/p), which is flat: a fifth fewer
+    hash functions cost a hundredth more bits. "balanced": bits times the server's time, which is
+    k + 5 in bits, at most a tenth above their least product. "speed": at most three times the bits
+    of the optimum.
 
     >>> [[best_num_hashes(p, word) for p in (0.5, 0.01, 1e-6)] for word in get_args(Optimize)]
     [[1, 6, 16], [1, 3, 7], [1, 2, 5]]
@@ -267,11 +231,7 @@ def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
 
 
 def usual_shards(size: Size) -> int:
-    """Return how many shards a filter gets by itself, from its size with as few as hold it.
-
-    >>> usual_shards(size_for(1_000_000, 0.01)), usual_shards(size_for(10_000_000, 1e-6))
-    (1, 10)
-    """
+    """Return how many shards a filter gets by itself, from its size with as few as hold it."""
     return min(MAX_SHARDS, max(size.shards, -(-size.num_bits // USUAL_SHARD_BITS)))
 
 
@@ -280,9 +240,6 @@ def shard_capacity(capacity: int, shards: int) -> int:
 
     Items spread over the shards by hash, so a shard gets n/S items give or take sqrt(n/S);
     three of these are added, 0.03 % for a full-size shard.
-
-    >>> shard_capacity(1000, 1), shard_capacity(1_000_000, 4)
-    (1000, 251500)
     """
     if shards == 1:
         return capacity
@@ -300,12 +257,7 @@ def size_for(
 ) -> Size:
     """Return the smallest filter that holds `capacity` items at `error_rate`.
 
-    Args:
-        capacity: Distinct items, n.
-        error_rate: False-positive rate at that fill, p.
-        num_hashes: k; None: the best one for "balanced".
-        shards: Number of shards; None takes as few as hold the bits.
-        seeded: Whether each hash function has a seed of its own.
+    Without `num_hashes` it has the best for "balanced", without `shards` as few as hold the bits.
 
     Raises:
         ConfigurationError: If it would not fit in `shards` (or 4096) shards of 2^32 bits.
@@ -314,8 +266,6 @@ def size_for(
     Size(shard_bits=12364167, num_hashes=3, shards=1)
     >>> size_for(1_000_000_000, 1e-6, num_hashes=16)
     Size(shard_bits=4174675432, num_hashes=16, shards=7)
-    >>> size_for(140, 1e-12, num_hashes=32)
-    Size(shard_bits=67198, num_hashes=32, shards=1)
     """
     k = num_hashes or best_num_hashes(error_rate)
     least = -(-bits_needed(capacity, error_rate, k) // MAX_SHARD_BITS)
@@ -332,7 +282,6 @@ def size_for(
 def too_large(
     capacity: int, error_rate: float, num_bits: float, shards: int | None
 ) -> ConfigurationError:
-    """Return the error for a filter that does not fit."""
     most = shards or MAX_SHARDS
     return ConfigurationError(
         f"capacity {capacity} at error_rate {error_rate} needs about 2^{math.log2(num_bits):.1f} "
@@ -341,20 +290,12 @@ def too_large(
 
 
 def expected_error_rate(count: float, num_bits: int, num_hashes: int) -> float:
-    """Return the false-positive rate after `count` distinct items: (1 - e^(-kn/m))^k.
-
-    >>> round(expected_error_rate(1_000_000, 9592955, 7), 6)
-    0.01
-    """
+    """Return the false-positive rate after `count` distinct items: (1 - e^(-kn/m))^k."""
     return float((-math.expm1(-num_hashes * count / num_bits)) ** num_hashes)
 
 
 def error_rate_at_fill(fill_ratio: float, num_hashes: int) -> float:
-    """Return the chance that an item never added finds all its k bits set: fill^k.
-
-    >>> error_rate_at_fill(0.5, 20) < 1e-6
-    True
-    """
+    """Return the chance that an item never added finds all its k bits set: fill^k."""
     return float(fill_ratio**num_hashes)
 
 
@@ -363,9 +304,6 @@ def estimate_count(bits_set: float, num_bits: int, num_hashes: float) -> float:
 
     Source: Swamidass, Baldi 2007. A bitmap with every bit set gives the estimate for one clear
     bit, the largest estimate there is.
-
-    >>> round(estimate_count(4_796_000, 9592955, 7))
-    949768
     """
     clear = max(num_bits - bits_set, 1.0)
     return -(num_bits / num_hashes) * math.log(clear / num_bits)
@@ -376,9 +314,6 @@ def estimate_deviation(capacity: float, num_bits: int, num_hashes: int, sampled_
 
     Var(X) = s e^-c (1 - (1 + c s/m) e^-c) with c = kn/m for the set ones of s of the m bits, times
     (m/s dn/dX)^2.
-
-    >>> round(estimate_deviation(1_000_000, 9592955, 7, 9592955))
-    260
     """
     c = num_hashes * capacity / num_bits
     clear = math.exp(-c)
