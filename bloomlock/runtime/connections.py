@@ -48,10 +48,14 @@ _KEEP_NONE = (
 
 
 class Taken(NamedTuple):
-    """A connection, where it came from, and in asyncio the bound that counts it."""
+    """A connection, where it came from, and in asyncio the bound that counts it.
+
+    Where the server was asked for its role the answer comes first, and stands in `role` then.
+    """
 
     source: Source
     connection: Connection
+    role: list[Any] | None = None
     bound: asyncio.Semaphore | None = None
 
 

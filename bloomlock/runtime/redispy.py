@@ -223,6 +223,14 @@ def _take_reply(data: memoryview, start: int) -> tuple[Any, int]:
     return elements, start
 
 
+def says_replica(hello: Any) -> bool | None:
+    """Return whether a server answered HELLO as a replica; None if it did not say."""
+    if isinstance(hello, list):
+        hello = dict(zip(hello[::2], hello[1::2], strict=False))
+    role = hello.get(b"role") if isinstance(hello, dict) else None
+    return None if role is None else role != b"master"
+
+
 def set_read_timeout(connection: Connection, seconds: float) -> None:
     """Let a read of an open connection raise TimeoutError after `seconds`.
 

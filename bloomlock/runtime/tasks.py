@@ -163,7 +163,7 @@ class Tasks(AsyncDriver):
 
     async def _read_soon(self, taken: Taken, count: int, replies: Replies) -> None:
         async with asyncio.timeout(CANCELLED_SECONDS):
-            await self._read(taken.connection, count, replies)
+            await self._read(taken, count, replies)
 
 
 def tasks_for(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Tasks:

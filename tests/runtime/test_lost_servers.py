@@ -15,6 +15,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError
 from redis.retry import Retry
+from servers import wait_until
 
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock
 from bloomlock.commands import encode_command
@@ -213,3 +214,52 @@ def test_nothing_is_sent_again_after_a_cancellation_that_was_swallowed(valkey, m
             assert len(asked) == 1
 
     asyncio.run(run())
+
+
+def test_a_read_notices_a_demoted_master_and_asks_the_new_one(endpoint, monkeypatch):
+    monkeypatch.setattr("bloomlock.runtime._sync.driver.ROLE_SECONDS", 0.0)
+    url, fail_over = endpoint
+    with redis.Redis.from_url(url) as client:
+        made = BloomFilter("x", 1000, client=client, on_lost="recreate")
+        assert made.add("a")
+        assert made.exists("a")
+        fail_over()
+        # The replica that the old master became would say that it is there.
+        assert not made.exists("a")
+        assert made.exists_many(["a", "b"]) == [False, False]
+
+
+def test_a_read_of_asyncio_notices_a_demoted_master(endpoint, monkeypatch):
+    monkeypatch.setattr("bloomlock.runtime._async.driver.ROLE_SECONDS", 0.0)
+    url, fail_over = endpoint
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(url) as client:
+            made = await AsyncBloomFilter("x", 1000, client=client, on_lost="recreate")
+            assert await made.add("a")
+            assert await made.exists_many(["a", "b"]) == [True, False]
+            fail_over()
+            assert await made.exists_many(["a", "b"]) == [False, False]
+            assert not await made.exists("a")
+
+    asyncio.run(run())
+
+
+def test_a_demoted_master_that_the_address_still_names_answers_no_read(monkeypatch):
+    monkeypatch.setattr("bloomlock.runtime._sync.driver.ROLE_SECONDS", 0.0)
+    with (
+        PrivateServer(port=0) as old,
+        PrivateServer(port=0) as new,
+        redis.Redis.from_url(old.url, protocol=2) as client,
+        redis.Redis.from_url(new.url) as other,
+    ):
+        made = BloomFilter("x", 1000, client=client)
+        made.add("a")
+        other.replicaof("127.0.0.1", old.port)
+        wait_until(lambda: other.exists("bloomlock:{x}:bits"))
+        # A client that only ever asked a replica is meant to.
+        assert BloomFilter("x", 1000, client=other).exists("a")
+        other.replicaof("NO", "ONE")
+        client.replicaof("127.0.0.1", new.port)
+        with pytest.raises(ReadOnlyError, match="was the master and is a replica now"):
+            made.exists("a")

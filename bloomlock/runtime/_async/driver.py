@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from functools import partial
 from itertools import starmap
@@ -22,7 +23,7 @@ from redis.exceptions import (
     RedisError,
 )
 
-from bloomlock.commands import EXEC, ends_transaction, join_commands
+from bloomlock.commands import EXEC, encode_command, ends_transaction, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
     ConnectionLost,
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ROLE_SECONDS = 1.0
+"""How often a connection in use asks its server whether it still is the master."""
+_LOOK_AT = "bloomlock_look_at"
+_HELLO = encode_command("HELLO")
+
 
 class AsyncDriver(ABC):
     """Runs cores over a client.
@@ -69,6 +75,9 @@ class AsyncDriver(ABC):
         pool = connections.own_pool(client)
         self._kept = AsyncKept(pool)
         self._read_reply = redispy.async_reply_reader(pool)
+        # A cluster's replicas answer MOVED.
+        self._asks_role = self._cluster is None
+        self._was_master = False
 
     @abstractmethod
     async def subscribe(self, step: Subscribe) -> Any: ...
@@ -321,7 +330,21 @@ class AsyncDriver(ABC):
         except (RedisError, OSError) as error:
             await self._look_for_nodes()
             raise ConnectionLost(error, sent=False, replies=[]) from None
-        return Taken(source, connection)
+        now = time.monotonic()
+        if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
+            return Taken(source, connection)
+        taken = Taken(source, connection, [])
+        try:
+            setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
+            # The answer is read with those of the request, so this costs no round trip.
+            await redispy.async_send(connection, _HELLO)
+        except BaseException as error:
+            await redispy.async_close_quietly(connection)
+            await connections.async_release(source, connection)
+            if isinstance(error, (RedisError, OSError)):
+                raise ConnectionLost(error, sent=False, replies=[]) from None
+            raise
+        return taken
 
     async def _give_back(self, taken: Taken) -> None:
         if not self._kept.keep(taken):
@@ -368,9 +391,10 @@ class AsyncDriver(ABC):
                 *(commands if is_one else join_commands(commands)),
             )
             sent = True
-            if room is not None:
+            if room is not None and taken.role is None:
                 redispy.receive(connection, len(commands), room, replies)
-            await self._read(connection, len(commands), replies)
+            await self._read(taken, len(commands), replies)
+            await self._look_at_role(taken, replies)
         except (RedisError, OSError) as error:
             await self._drop(taken)
             # What is refused while a closed connection is opened again was not sent.
@@ -379,8 +403,6 @@ class AsyncDriver(ABC):
         except BaseException as error:
             await self._abandon(taken, error, len(commands), replies)
             raise
-        if ReadOnlyError in map(type, replies):
-            await self._leave_replica(taken)
         return replies
 
     async def _exchange_many(
@@ -391,12 +413,13 @@ class AsyncDriver(ABC):
         written = before = 0
         try:
             for answered, count, data in writes:
-                await self._read(connection, answered, replies)
+                await self._read(taken, answered, replies)
                 before, written = written, count
                 await redispy.async_send(connection, *data)
                 yield True
             yield False
-            await self._read(connection, written, replies)
+            await self._read(taken, written, replies)
+            await self._look_at_role(taken, replies)
         except (RedisError, OSError) as error:
             await self._drop(taken)
             left = (before if is_refusal(error) else written) > 0
@@ -404,11 +427,14 @@ class AsyncDriver(ABC):
         except BaseException as error:
             await self._abandon(taken, error, written, replies)
             raise
-        if ReadOnlyError in map(type, replies):
-            await self._leave_replica(taken)
 
-    async def _read(self, connection: Any, count: int, replies: Replies) -> None:
+    async def _read(self, taken: Taken, count: int, replies: Replies) -> None:
         """Read until there are `count` replies; an error that is a reply stands for itself."""
+        if count and taken.role is not None and not taken.role:
+            await self._read_more(taken.connection, 1, taken.role)
+        await self._read_more(taken.connection, count, replies)
+
+    async def _read_more(self, connection: Any, count: int, replies: Replies) -> None:
         while len(replies) < count:
             try:
                 reply = await self._read_reply(connection)
@@ -467,11 +493,27 @@ class AsyncDriver(ABC):
             with contextlib.suppress(RedisError, RedisClusterException, OSError):
                 await self._cluster.nodes_manager.initialize()
 
-    async def _leave_replica(self, taken: Taken) -> None:
-        """Close the connections to a server that was the master and is a replica now.
+    async def _look_at_role(self, taken: Taken, replies: Replies) -> None:
+        """Leave a server that was the master and is a replica now.
 
-        Opened again they find the new master: by Sentinel, or behind the same address.
+        An add is refused there. A read would be answered without what was added since, so it
+        counts as refused. A client whose server never was the master is meant to ask a replica.
         """
+        is_left = ReadOnlyError in map(type, replies)
+        if taken.role and not is_left:
+            is_replica = redispy.says_replica(taken.role[0])
+            # A user or a proxy may lack the command.
+            self._asks_role = is_replica is not None
+            self._was_master = self._was_master or is_replica is False
+            if is_replica and self._was_master:
+                replies.clear()
+                await self._leave_replica(taken)
+                raise ReadOnlyError("the server was the master and is a replica now")
+        if is_left:
+            await self._leave_replica(taken)
+
+    async def _leave_replica(self, taken: Taken) -> None:
+        """Close its connections: opened again they find the new master, by Sentinel or address."""
         await redispy.async_close_quietly(taken.connection)
         with contextlib.suppress(AttributeError, RedisError, OSError):
             await taken.source.disconnect(inuse_connections=False)

@@ -8,6 +8,7 @@ retry an update by itself, which loses items (the second try finds what the firs
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from functools import partial
 from itertools import starmap
@@ -22,7 +23,7 @@ from redis.exceptions import (
     RedisError,
 )
 
-from bloomlock.commands import EXEC, ends_transaction, join_commands
+from bloomlock.commands import EXEC, encode_command, ends_transaction, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
     ConnectionLost,
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ROLE_SECONDS = 1.0
+"""How often a connection in use asks its server whether it still is the master."""
+_LOOK_AT = "bloomlock_look_at"
+_HELLO = encode_command("HELLO")
+
 
 class Driver(ABC):
     """Runs cores over a client.
@@ -69,6 +75,9 @@ class Driver(ABC):
         pool = connections.own_pool(client)
         self._kept = Kept(pool)
         self._read_reply = redispy.reply_reader(pool)
+        # A cluster's replicas answer MOVED.
+        self._asks_role = self._cluster is None
+        self._was_master = False
 
     @abstractmethod
     def subscribe(self, step: Subscribe) -> Any: ...
@@ -291,7 +300,21 @@ class Driver(ABC):
         except (RedisError, OSError) as error:
             self._look_for_nodes()
             raise ConnectionLost(error, sent=False, replies=[]) from None
-        return Taken(source, connection)
+        now = time.monotonic()
+        if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
+            return Taken(source, connection)
+        taken = Taken(source, connection, [])
+        try:
+            setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
+            # The answer is read with those of the request, so this costs no round trip.
+            redispy.send(connection, _HELLO)
+        except BaseException as error:
+            redispy.close_quietly(connection)
+            connections.release(source, connection)
+            if isinstance(error, (RedisError, OSError)):
+                raise ConnectionLost(error, sent=False, replies=[]) from None
+            raise
+        return taken
 
     def _give_back(self, taken: Taken) -> None:
         if not self._kept.keep(taken):
@@ -336,9 +359,10 @@ class Driver(ABC):
                 *(commands if is_one else join_commands(commands)),
             )
             sent = True
-            if room is not None:
+            if room is not None and taken.role is None:
                 redispy.receive(connection, len(commands), room, replies)
-            self._read(connection, len(commands), replies)
+            self._read(taken, len(commands), replies)
+            self._look_at_role(taken, replies)
         except (RedisError, OSError) as error:
             self._drop(taken)
             # What is refused while a closed connection is opened again was not sent.
@@ -347,8 +371,6 @@ class Driver(ABC):
         except BaseException as error:
             self._abandon(taken, error, len(commands), replies)
             raise
-        if ReadOnlyError in map(type, replies):
-            self._leave_replica(taken)
         return replies
 
     def _exchange_many(
@@ -359,12 +381,13 @@ class Driver(ABC):
         written = before = 0
         try:
             for answered, count, data in writes:
-                self._read(connection, answered, replies)
+                self._read(taken, answered, replies)
                 before, written = written, count
                 redispy.send(connection, *data)
                 yield True
             yield False
-            self._read(connection, written, replies)
+            self._read(taken, written, replies)
+            self._look_at_role(taken, replies)
         except (RedisError, OSError) as error:
             self._drop(taken)
             left = (before if is_refusal(error) else written) > 0
@@ -372,11 +395,14 @@ class Driver(ABC):
         except BaseException as error:
             self._abandon(taken, error, written, replies)
             raise
-        if ReadOnlyError in map(type, replies):
-            self._leave_replica(taken)
 
-    def _read(self, connection: Any, count: int, replies: Replies) -> None:
+    def _read(self, taken: Taken, count: int, replies: Replies) -> None:
         """Read until there are `count` replies; an error that is a reply stands for itself."""
+        if count and taken.role is not None and not taken.role:
+            self._read_more(taken.connection, 1, taken.role)
+        self._read_more(taken.connection, count, replies)
+
+    def _read_more(self, connection: Any, count: int, replies: Replies) -> None:
         while len(replies) < count:
             try:
                 reply = self._read_reply(connection)
@@ -435,11 +461,27 @@ class Driver(ABC):
             with contextlib.suppress(RedisError, RedisClusterException, OSError):
                 self._cluster.nodes_manager.initialize()
 
-    def _leave_replica(self, taken: Taken) -> None:
-        """Close the connections to a server that was the master and is a replica now.
+    def _look_at_role(self, taken: Taken, replies: Replies) -> None:
+        """Leave a server that was the master and is a replica now.
 
-        Opened again they find the new master: by Sentinel, or behind the same address.
+        An add is refused there. A read would be answered without what was added since, so it
+        counts as refused. A client whose server never was the master is meant to ask a replica.
         """
+        is_left = ReadOnlyError in map(type, replies)
+        if taken.role and not is_left:
+            is_replica = redispy.says_replica(taken.role[0])
+            # A user or a proxy may lack the command.
+            self._asks_role = is_replica is not None
+            self._was_master = self._was_master or is_replica is False
+            if is_replica and self._was_master:
+                replies.clear()
+                self._leave_replica(taken)
+                raise ReadOnlyError("the server was the master and is a replica now")
+        if is_left:
+            self._leave_replica(taken)
+
+    def _leave_replica(self, taken: Taken) -> None:
+        """Close its connections: opened again they find the new master, by Sentinel or address."""
         redispy.close_quietly(taken.connection)
         with contextlib.suppress(AttributeError, RedisError, OSError):
             taken.source.disconnect(inuse_connections=False)
