@@ -51,7 +51,7 @@ def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
     data = encode_item(item)
     view, strategy = state.view, state.strategy
     if view is None or state.lost or (write and state.fill.refusing):
-        (answer,) = yield from _answer(state, [item], [data], "items", write=write)
+        (answer,) = yield from _answer(state, [item], 0, "items", write=write)
         return answer
     asked = state.ask_near(view) if state.caching is not None else None
     if not view.discards:
@@ -98,8 +98,7 @@ def _in_chunks(
     # What the iterable raises is the caller's: it passes through as it is.
     for taken in stream:
         try:
-            encoded = encode_items(taken, len(results))
-            results += yield from _answer(state, taken, encoded, route, write=write)
+            results += yield from _answer(state, taken, len(results), route, write=write)
         except Exception as error:  # noqa: BLE001 - raised again
             fail_after(results, error)
     return results
@@ -112,8 +111,7 @@ def update(state: FilterState, items: Iterable[Item], route: Route = "auto") -> 
     yield from state.current()
     for taken in stream:
         try:
-            encoded = encode_items(taken, added)
-            yield from _answer(state, taken, encoded, route, write=True, answers=False)
+            yield from _answer(state, taken, added, route, write=True, answers=False)
         except Exception as error:  # noqa: BLE001 - raised again
             fail_after_adding(added, error)
         added += len(taken)
@@ -144,9 +142,8 @@ class Stream:
         if not taken:
             return []
         try:
-            encoded = encode_items(taken, self._count)
-            self._count += len(taken)
-            answers = yield from _answer(self._state, taken, encoded, self._route, write=True)
+            first, self._count = self._count, self._count + len(taken)
+            answers = yield from _answer(self._state, taken, first, self._route, write=True)
         except PartialResultError as error:
             answers = take_known(error)
             if not answers:
@@ -158,13 +155,14 @@ class Stream:
 def _answer(
     state: FilterState,
     items: Sequence[Item],
-    encoded: Sequence[bytes],
+    first: int,
     route: Route,
     *,
     write: bool,
     answers: bool = True,
 ) -> Core[list[bool]]:
-    """Answer a chunk of items, which were `encoded`, in order."""
+    """Answer a chunk of items in order; `first` is the index of its first, for messages."""
+    encoded = encode_items(items, first)
     view = yield from state.current()
     # An update has no answers, so an item of a generation that is over would be lost unnoticed.
     asked = state.ask_near(view) if answers else None

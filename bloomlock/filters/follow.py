@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -77,14 +77,7 @@ NOT_DONE = -2
 class Operation:
     """One chunk of items on its way to answers.
 
-    An update, which wants no answers, is made again where its reply was lost.
-
-    Args:
-        state: The filter.
-        chunk: The items.
-        write: Add them, not only test them.
-        answers: Whether the caller wants to know which of the added items are new.
-        strategy: How they reach Redis; None: by the filter's own strategy.
+    An update, which is a write without answers, is made again where its reply was lost.
     """
 
     def __init__(
@@ -112,18 +105,13 @@ class Operation:
         self._added_elsewhere = np.zeros(chunk.size, np.bool_)
         self._again: list[Indices] = []
         self._tested = 0
+        self._vanished = 0
 
     def run(self, view: View, answered: Answered | None = None) -> Core[list[bool]]:
-        """Exchange, read the answers, and follow the filter where it went, until all is known.
+        """Ask, read the answers, and follow the filter where it went, until all is known.
 
-        `answered`: what the view was asked already, about all items.
-
-        Raises:
-            OutcomeUnknownError: If a reply was lost, except where that counts as new; for an
-                update, if it was lost again and again.
-            FilterLostError: If the filter is gone and may not be followed, or is again and again.
-            CapacityError: If the filter takes no new items, and one is new.
-            BatchError: If anything else went wrong and answers are known; else what went wrong.
+        `answered`: what the view was asked already, about all items. Any error but a
+        PartialResultError is raised as a BatchError if answers are known.
         """
         try:
             yield from self._ask_until_known(view, answered)
@@ -144,7 +132,6 @@ class Operation:
     def _ask_until_known(self, view: View, answered: Answered | None) -> Core[None]:
         todo = pending = np.arange(len(self._chunk.items), dtype=np.intp)
         repeats = Repeats()
-        vanished = 0
         if answered is not None:
             pending = pending[:0]
         while True:
@@ -157,14 +144,6 @@ class Operation:
             stale = self._read(view, parts)
             self._lost_before = []
             if stale:
-                vanished += 1
-                if vanished == ROUNDS:
-                    self._state.forget()
-                    raise FilterLostError(
-                        f"filter {self._state.keys.name!r} vanished {ROUNDS} times during one "
-                        "operation",
-                        self._known(),
-                    )
                 view = yield from self._follow(view, stale)
             if self._lost and self._update and self._failure is None:
                 lost, self._lost = self._lost, []
@@ -179,7 +158,10 @@ class Operation:
                 else:
                     self._failure = lost[0][1].cause
             self._raise_failure()
-            yield from self._look_at_fill(view, todo)
+            # What is not counted may be new.
+            new = int((self._results[todo] == 1).sum()) if self._strategy.has_answers else todo.size
+            if self._write and self._state.fill.due(new):
+                yield from self._state.fill.look_after_add(view)
             # Shard by shard is not the order of the items, and of repeated ones the first is new.
             pending = np.sort(np.concatenate([*self._again, pending]))
             self._again = []
@@ -272,19 +254,16 @@ class Operation:
         for indices, segment in parts:
             if segment.error is not None:
                 self._take_error(indices, segment.error)
-            elif segment.header == view.header:
-                good.append((indices, segment.missing))
-            else:
+            elif segment.header != view.header:
                 stale.append((indices, segment))
-        self._take([part for part in good if len(part[0])])
+            elif segment.rows:
+                good.append((indices, segment.missing))
+        if good:
+            self._take(*map(np.concatenate, zip(*good, strict=True)))
         return stale
 
-    def _take(self, answered: Sequence[tuple[Indices, Any]]) -> None:
+    def _take(self, indices: Indices, missing: npt.NDArray[np.bool_]) -> None:
         """Take down which bits were missing in the generation that is attached to."""
-        if not answered:
-            return
-        indices = np.concatenate([indices for indices, _ in answered])
-        missing = np.concatenate([missing for _, missing in answered])
         self._results[indices] = missing if self._write else ~missing
         elsewhere = indices[self._added_elsewhere[indices]]
         if elsewhere.size:
@@ -318,12 +297,11 @@ class Operation:
         if self._lost:
             # That something may have happened matters more than that something did not.
             raise self._unknown(self._lost)
-        if error is None:
-            return
         if isinstance(error, PartialResultError):
             # One that a lock's factory raised is not ours to fill in.
             raise batch_error(error, self._known()) from error
-        raise error
+        if error is not None:
+            raise error
 
     def _known(self) -> Results:
         """Return what is known: None without an answer, nothing for the last that were not done."""
@@ -341,13 +319,6 @@ class Operation:
         error.results = self._known()
         return error
 
-    def _look_at_fill(self, view: View, todo: Indices) -> Core[None]:
-        if self._write:
-            # What is not counted may be new.
-            new = np.count_nonzero(self._results[todo] == 1)
-            if self._state.fill.due(int(new) if self._strategy.has_answers else todo.size):
-                yield from self._state.fill.look_after_add(view)
-
     def _take_back(self) -> None:
         """Ask for the kept items too: what was kept is not to be relied on any more."""
         old = len(self._chunk.items)
@@ -359,6 +330,13 @@ class Operation:
     def _follow(self, view: View, stale: list[Part]) -> Core[View]:
         """Find out where the filter went; return the view to go on with."""
         state = self._state
+        self._vanished += 1
+        if self._vanished == ROUNDS:
+            state.forget()
+            name = state.keys.name
+            raise FilterLostError(
+                f"filter {name!r} vanished {ROUNDS} times during one operation", self._known()
+            )
         self._take_back()
         added_before = self._added_elsewhere.copy()
         for indices, segment in stale:
@@ -417,7 +395,7 @@ class Operation:
             missing = _missing(segment)
             # What has all bits set may have a tombstone.
             final = missing | (found == segment.header and not now.discards)
-            self._take([(indices[final], missing[final])])
+            self._take(indices[final], missing[final])
             self._again.append(indices[~final])
 
     def _lose(self, view: View, header: int) -> View:
