@@ -17,6 +17,7 @@ from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError, Out
 from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold
 from bloomlock.locks.options import check_flag, check_lease, check_seconds, milliseconds
 from bloomlock.locks.protocol.waiting import deadline_of
+from bloomlock.locks.watchdog import Watched
 from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
@@ -90,15 +91,8 @@ class ClaimOptions:
         check_flag("renew", renew)
         wait_s = 0.0 if wait is None else check_seconds("wait", wait, least=0)
         check_payload(payload)
-        if max_attempts is not None and (
-            isinstance(max_attempts, bool)
-            or not isinstance(max_attempts, int)
-            or not 1 <= max_attempts <= MOST_ATTEMPTS
-        ):
-            raise ConfigurationError(
-                f"max_attempts must be a whole number from 1 to {MOST_ATTEMPTS}, or None, not "
-                f"{max_attempts!r:.80}"
-            )
+        if max_attempts is not None:
+            check_whole("max_attempts", max_attempts, MOST_ATTEMPTS, ", or None")
         return cls(lease_ms, bool(renew), wait_s, payload, max_attempts or 0)
 
 
@@ -109,7 +103,7 @@ class ClaimRenewer(NamedTuple):
     watchdog: Watchdog | AsyncWatchdog
 
 
-class ClaimSession:
+class ClaimSession(Watched):
     """One claim as its worker has it; at first an item that it asks for.
 
     Attributes:
@@ -123,7 +117,6 @@ class ClaimSession:
     """
 
     what = "claim"
-    steps = None
     row: Row
     view: View
 
@@ -289,12 +282,6 @@ class ClaimSession:
     def key(self) -> str:
         return self.row.shard.key
 
-    def is_orphan(self, hold: Hold) -> bool:  # noqa: ARG002
-        return False  # any thread may go on with it
-
-    def is_abandoned(self, hold: Hold, has_ended: object) -> bool:  # noqa: ARG002
-        return False  # what is open at the end expires, and is offered then
-
     def renewal_of(self, hold: Hold, lease_ms: int) -> Row:  # noqa: ARG002 - it has one hold
         return self.row._replace(places=None, word=lease_ms)
 
@@ -305,9 +292,6 @@ class ClaimSession:
             return [error] * len(renewals)
         return list(map(bool, answers))
 
-    def renewed(self, hold: Hold, now: float) -> None:
-        """Do nothing: there is no observer."""
-
     def lose_behind(self, hold: Hold, reason: str) -> bool:
         if self.ended or hold.lost:
             return False
@@ -317,6 +301,13 @@ class ClaimSession:
 
 def _why_lost(answer: bool | None) -> str:
     return CLEARED if answer is None else TAKEN
+
+
+def check_whole(name: str, value: object, most: int, also: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigurationError(
+            f"{name} must be a whole number from 1 to {most}{also}, not {value!r:.80}"
+        )
 
 
 def check_payload(payload: object) -> str | bytes | None:
@@ -332,7 +323,9 @@ def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
     nears = [session.filter_state.near for session in pending]
     repeated: set[bytes] = set()
     try:
-        answers, _ = yield from ask_claims("commit", _rows(pending), repeated=repeated)
+        answers, _ = yield from ask_claims(
+            "commit", [one.row for one in pending], repeated=repeated
+        )
     except Exception:
         for session in pending:
             session.watch()
@@ -378,7 +371,8 @@ def abandon_many(
             some = [one for one in pending if one.offered is offered]
         else:
             some = pending if offered is (Offered.AT_ONCE if offer else Offered.NEVER) else []
-        yield from ask_claims("abandon", _rows(some, places=False), [offered, text])
+        rows = [one.row._replace(places=None) for one in some]
+        yield from ask_claims("abandon", rows, [offered, text])
     for session in pending:
         session.ended = "given back"
 
@@ -390,7 +384,3 @@ def _take_from_watchdog(sessions: Sequence[ClaimSession], ends: set[str]) -> lis
     for session, hold in zip(pending, holds, strict=True):
         session.renewer.watchdog.remove(hold)
     return pending
-
-
-def _rows(sessions: Sequence[ClaimSession], *, places: bool = True) -> list[Row]:
-    return [one.row if places else one.row._replace(places=None) for one in sessions]

@@ -173,14 +173,6 @@ def refuse_full(state: FilterState, view: View, items: Sequence[Item]) -> Core[N
             raise CapacityError(f"filter {state.keys.name!r} is full: {why}")
 
 
-def check_limit(limit: object) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_EXPIRED:
-        raise ConfigurationError(
-            f"limit must be a whole number from 1 to {MOST_EXPIRED}, not {limit!r:.80}"
-        )
-    return limit
-
-
 class Expired:
     """The items whose workers died; one is claimed when it is wanted, so none is held too early."""
 

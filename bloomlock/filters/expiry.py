@@ -40,7 +40,7 @@ LEAST_SECONDS = 0.001
 MOST_SECONDS = 10**9
 """About 31 years."""
 
-_EXPIRE, _SWEEP = Script("header", "expire"), Script("sweep")
+_EXPIRE, _SWEEP = Script("header", "expire"), Script("header", "sweep")
 
 
 def check_ttl(parameter: str, value: object) -> int:

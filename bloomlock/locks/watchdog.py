@@ -56,7 +56,7 @@ ENDED = "the thread or task that held it has ended"
 
 
 class Watched(Protocol):
-    """What a hold belongs to: a lock object, or a claim.
+    """What a hold belongs to: a lock object, or a claim: that is no thread's.
 
     Attributes:
         what: "lock" or "claim".
@@ -74,13 +74,16 @@ class Watched(Protocol):
     def key(self) -> str: ...
 
     @property
-    def steps(self) -> LockSteps | None: ...
+    def steps(self) -> LockSteps | None:
+        return None
 
-    def is_orphan(self, hold: Hold) -> bool:
+    def is_orphan(self, hold: Hold) -> bool:  # noqa: ARG002
         """Return whether no thread or task is left to give a hold back."""
+        return False
 
-    def is_abandoned(self, hold: Hold, has_ended: Callable[[object], bool]) -> bool:
+    def is_abandoned(self, hold: Hold, has_ended: Callable[[object], bool]) -> bool:  # noqa: ARG002
         """Return whether its owner has ended at the end of the process or the loop."""
+        return False
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
         """Return what asks for a lease."""
@@ -88,8 +91,9 @@ class Watched(Protocol):
     def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
         """Renew holds of its kind that one request may carry; for each whether it was held."""
 
-    def renewed(self, hold: Hold, now: float) -> None:
+    def renewed(self, hold: Hold, now: float) -> None:  # noqa: ARG002
         """Take note of a renewal."""
+        return
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
         """Take note that a hold is lost; return whether that is news. Never raises."""

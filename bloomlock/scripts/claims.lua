@@ -271,11 +271,11 @@ end
 -- or 0 if the claim is over.
 function steps.renew(id, token, _, lease_ms)
     local found = read(OPEN, id)
-    if not found or found.token ~= token then
-        return 0
+    local is_own = found and found.token == token
+    if is_own then
+        set_lease(id, math.max(lease_of(id) or 0, now_ms + lease_ms))
     end
-    set_lease(id, math.max(lease_of(id) or 0, now_ms + lease_ms))
-    return 1
+    return is_own and 1 or 0
 end
 
 -- Offer items that failed, or whose claims are over, at once and with no attempts counted. Answers: 1 if a
@@ -298,7 +298,7 @@ end
 -- it.
 function steps.drop(id)
     local found, failure = read(OPEN, id), read(FAILED, id)
-    if is_live(id, found) or not (found or failure) then
+    if is_live(id, found) then
         return 0
     end
     forget_failure(id, failure)
@@ -306,7 +306,7 @@ function steps.drop(id)
         take_over(found.token)
         finish(id, found, 'expired')
     end
-    return 1
+    return (found or failure) and 1 or 0
 end
 
 local reply = {found_header}

@@ -34,15 +34,19 @@ if has_set then
     end
 end
 
+local function put_tombstone(epoch, member)
+    if slices.is_window then
+        call('ZADD', set, epoch, member)
+    else
+        call('SADD', set, member)
+    end
+end
+
 -- Set and flag are made together, and no set is made for a header that has the flag: so a set without
 -- the sentinel is never taken for one that nothing was put into.
 local function make_set()
     call('UNLINK', set)
-    if slices.is_window then
-        call('ZADD', set, '+inf', header)
-    else
-        call('SADD', set, header)
-    end
+    put_tombstone('+inf', header)
     found, has_set = flagged(header, true), true
     call('SETRANGE', key, 0, found)
     local left_ms = call('PTTL', key)
@@ -52,24 +56,6 @@ local function make_set()
     end
 end
 
-local function discard_item(item)
-    local identity = identities[item]
-    if dead[identity] or not find_item(slices, places, item) then
-        return false
-    end
-    if not has_set then
-        make_set()
-    end
-    dead[identity] = true
-    if slices.is_window then
-        -- The newest epoch, not the one it was found in: a renewed item may be in both.
-        call('ZADD', set, slices.newest, identity)
-    else
-        call('SADD', set, identity)
-    end
-    return true
-end
-
 local items, answers = #places / slices.width, {}
 if op == 'd' and items == 0 and not has_set then
     make_set()
@@ -77,15 +63,19 @@ end
 for item = 1, items do
     local identity, was_there = identities[item], nil
     local tombstone = identity and dead[identity] and identity
-    if op == 't' then
+    if op == 't' or op == 'd' then
         was_there = not tombstone and find_item(slices, places, item)
-    elseif op == 'd' then
-        was_there = discard_item(item)
     else
         was_there = add_item(slices, places, item, op == 'r', set, tombstone)
-        if tombstone then
-            dead[identity] = false
+        dead[tombstone or ''] = nil
+    end
+    if op == 'd' and was_there then
+        if not has_set then
+            make_set()
         end
+        dead[identity] = true
+        -- The newest epoch, not the one it was found in: a renewed item may be in both.
+        put_tombstone(slices.newest, identity)
     end
     answers[item] = was_there and '1' or '0'
 end

@@ -10,13 +10,9 @@ local length = call('STRLEN', KEYS[1])
 if length == 0 or length > tonumber(ARGV[1]) then
   return 0
 end
-local header = call('GETRANGE', KEYS[1], 0, 7)
+local header = read_header(KEYS[1])
 if not string.find(header, '[^%z]') then
   return call('UNLINK', KEYS[1])
-end
-if string.sub(header, 2, 2) == '\2' then
-  -- The shard has tombstones.
-  header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
 end
 if header ~= ARGV[2] or length <= tonumber(ARGV[3]) then
   return 0

@@ -10,6 +10,7 @@ from bloomlock.filters.claim_session import (
     ClaimOptions,
     ClaimState,
     abandon_many,
+    check_whole,
     commit_many,
 )
 from bloomlock.filters.claims import USUAL_EXPIRED
@@ -320,9 +321,9 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         Cost: two round trips, one for each shard more without such items.
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        at_once = claims.check_limit(limit)
-        search = claims.Expired(self._state, options, await self._renewer(), at_once)
-        found = await self._run(search.find(at_once))
+        check_whole("limit", limit, claims.MOST_EXPIRED)
+        search = claims.Expired(self._state, options, await self._renewer(), limit)
+        found = await self._run(search.find(limit))
         return [AsyncClaim(session, self._run) for session in found]
 
     async def open_claims(self) -> list[OpenClaim]:

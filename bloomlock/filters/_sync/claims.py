@@ -11,6 +11,7 @@ from bloomlock.filters.claim_session import (
     ClaimOptions,
     ClaimState,
     abandon_many,
+    check_whole,
     commit_many,
 )
 from bloomlock.filters.claims import USUAL_EXPIRED
@@ -319,9 +320,9 @@ class ClaimableFilter(ConnectedFilter):
         Cost: two round trips, one for each shard more without such items.
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        at_once = claims.check_limit(limit)
-        search = claims.Expired(self._state, options, self._renewer(), at_once)
-        found = self._run(search.find(at_once))
+        check_whole("limit", limit, claims.MOST_EXPIRED)
+        search = claims.Expired(self._state, options, self._renewer(), limit)
+        found = self._run(search.find(limit))
         return [Claim(session, self._run) for session in found]
 
     def open_claims(self) -> list[OpenClaim]:
