@@ -266,6 +266,33 @@ def test_what_others_do_at_any_step_of_a_copy(r, elsewhere, path, monkeypatch, w
     assert {0, 20} <= seen, "steps before the reading and after it"
 
 
+def test_slices_that_are_appended_during_a_copy_are_no_part_of_it(r, monkeypatch):
+    """They would not be empty when the copy turns to them."""
+    small_parts(monkeypatch)
+    made = BloomFilter("x", 50, 1e-9, client=r, shards=2, on_full="grow")
+    locate = made._state.view.hasher.locate
+    both = [[str(n) for n in range(900) if locate(b"%d" % n)[0] == shard] for shard in (0, 1)]
+
+    def grow(shard):
+        for start in range(0, 300, 20):
+            made.update(both[shard][start : start + 20])
+
+    def slices(shard):
+        return 1 + r.get(f"bloomlock:{{x{shard}}}:bits")[15]
+
+    def tell(*_done):
+        if slices("/1") == 1:
+            grow(1)
+
+    grow(0)
+    assert slices("") > slices("/1") == 1
+    made.copy("y", progress=tell)
+    assert slices("/1") > 1
+    bits = r.get("bloomlock:{y/1}:bits")
+    assert not any(bits[made._state.view.descriptor.slices[0].end_byte :])
+    assert BloomFilter.open("y", client=r).exists_many(both[0][:300]) == [True] * 300
+
+
 # -- windows and time ----------------------------------------------------------------------------
 
 
