@@ -105,8 +105,8 @@ def _merge(view: View, parts: Sequence[Part], feature: str) -> Core[None]:
     for number, start, data in parts:
         skipped = max(0, FIRST_BYTE - start)
         bits = np.frombuffer(data, np.uint8)[skipped:]
-        how = {"answers": False, "waits": True, "flagged": False}
-        merges.append(merge_part(view.shards[number], start + skipped, bits, **how))
+        shard = view.shards[number]
+        merges.append(merge_part(shard, start + skipped, bits, answers=False, union=True))
     for reply in (yield from in_parallel(merges)):
         if isinstance(reply, ConnectionLost):
             raise reply.cause from None

@@ -90,34 +90,18 @@ class MergeStrategy(BitmapStrategy):
             return (yield from super().ask_shard(shard, hasher, items, write=write))
         image = np.zeros(image_bytes(shard), np.uint8)
         set_rows(image, hasher.rows(items))
-        segment = yield from merge_image(shard, image)
-        missing = None if segment.missing is None else np.zeros(len(items), np.bool_)
-        return [segment._replace(rows=len(items), missing=missing)]
-
-
-def merge_image(
-    shard: Shard, image: Bytes, *, waits: bool = False, flagged: bool = True
-) -> Core[Segment]:
-    """Set all bits of an image of the whole shard, in parts if it is large; may be repeated.
-
-    `waits` is that of Request, `flagged` that of `merge_part`.
-
-    Returns:
-        A Segment for one row, whose `missing` says nothing if it is not None.
-    """
-    whole, header = len(image) <= WHOLE_BYTES, shard.header
-    for part in [range(len(image))] if whole else _parts(len(image)):
-        bits = image[part.start : part.stop]
-        if not whole and not bits.any():
-            continue
-        how = {"answers": False, "waits": waits, "flagged": flagged}
-        reply = yield from merge_part(shard, part.start, bits, **how)
-        if isinstance(reply, Exception):
-            return Segment(1, error=reply)
-        header, _ = reply
-        if not shard.has(header) or (header != shard.header and not flagged):
-            return Segment(1, header)
-    return Segment(1, header, [False])
+        whole, header = len(image) <= WHOLE_BYTES, shard.header
+        for part in [range(len(image))] if whole else _parts(len(image)):
+            bits = image[part.start : part.stop]
+            if not whole and not bits.any():
+                continue
+            reply = yield from merge_part(shard, part.start, bits, answers=False)
+            if isinstance(reply, Exception):
+                return [Segment(len(items), error=reply)]
+            header, _ = reply
+            if not shard.has(header):
+                return [Segment(len(items), header)]
+        return [Segment(len(items), header, np.zeros(len(items), np.bool_))]
 
 
 def _parts(size: int) -> list[range]:
@@ -148,18 +132,13 @@ def _exchange(shard: Shard, rows: Words, write: bool) -> Core[Segment]:
 
 
 def merge_part(
-    shard: Shard,
-    first: int,
-    image: Bytes,
-    *,
-    answers: bool,
-    waits: bool = False,
-    flagged: bool = True,
+    shard: Shard, first: int, image: Bytes, *, answers: bool, union: bool = False
 ) -> Core[tuple[int, bytes | memoryview] | Exception]:
     """Set the bits of an image, which begins at byte `first` of the shard.
 
-    Without `waits` a slot that moves is a refusal, after which the items take its place. Without
-    `flagged` nothing is set in a shard with discarded items: bits do not undo a discard.
+    A slot that moves is a refusal, after which the items take the image's place; a `union`, which
+    has no items, waits for it. Nor does a union set bits in a shard with discarded items, as bits
+    do not undo a discard.
 
     Returns:
         The header found, and the bytes that were there before (empty without `answers`); or what
@@ -168,7 +147,7 @@ def merge_part(
     refused = yield from _refuses_transactions(shard)
     if refused is not None:
         return refused
-    how = {"answers": answers, "waits": waits, "flagged": flagged}
+    how = {"answers": answers, "union": union}
     replies = yield from _transact(shard, first, image, _SCRIPT.by_digest, **how)
     if isinstance(replies, list) and isinstance(replies[-1], NoScriptError):
         replies = yield from _transact(shard, first, image, _SCRIPT.by_source, **how)
@@ -196,12 +175,11 @@ def _transact(
     call: Call,
     *,
     answers: bool,
-    waits: bool,
-    flagged: bool,
+    union: bool,
 ) -> Core[Replies | Exception]:
     """Store the image, read what is there if asked, and merge; return the replies to these."""
     merging = merge_keys(shard.key)
-    expected, *others = shard.headers[: 1 + flagged]
+    expected, *others = shard.headers[: 1 if union else 2]
     # The image goes the short way, not through the script, which would copy it several times.
     commands: list[Command] = [
         MULTI,
@@ -213,7 +191,7 @@ def _transact(
     room = _room_for(len(image)) if answers else None
     if not answers:
         del commands[2]
-    request = Request(shard.key, commands, room=room, waits=waits)
+    request = Request(shard.key, commands, room=room, waits=union)
     replies = yield from collect(request, repeatable=not answers)
     if isinstance(replies[-1], list):
         return replies[-1]
