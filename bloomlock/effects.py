@@ -238,9 +238,6 @@ Core: TypeAlias = Generator[Step, Any, T]
 class Servers(Protocol):
     """What a runtime knows of the servers behind it."""
 
-    def server_of(self, key: str) -> str:
-        """Return which server of a cluster has a key; empty if there is only one, or none."""
-
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
 

@@ -27,10 +27,7 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     MovedError,
-    RedisClusterException,
-    RedisError,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from bloomlock.commands import MULTI, encode_command
 from bloomlock.effects import ConnectionLost, Pause
@@ -163,10 +160,6 @@ class Pauses:
         return moved_too_long(key, boot_clock() - self._began, refusal)
 
 
-def no_server(key: str, error: Exception) -> RedisConnectionError:
-    return RedisConnectionError(f"no server of the cluster is known to have key {key!r}: {error}")
-
-
 def refusal_of(replies: Replies) -> Exception | None:
     """Return the first reply by which a cluster refused a command."""
     return next(filter(is_refused, replies), None)
@@ -174,16 +167,6 @@ def refusal_of(replies: Replies) -> Exception | None:
 
 def slot_of(key: str) -> int:
     return redis.crc.key_slot(key.encode())
-
-
-def server_of_key(client: object, key: str) -> str:
-    """Return the name of the server of a cluster that has a key; empty if none or only one has."""
-    if isinstance(client, CLUSTERS):
-        try:
-            return str(getattr(client.get_node_from_key(key), "name", ""))
-        except (RedisError, RedisClusterException):
-            return ""
-    return ""
 
 
 def source_of_key(cluster: Any, key: str) -> Any:

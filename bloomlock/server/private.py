@@ -42,8 +42,6 @@ class PrivateServer:
         port: TCP port on 127.0.0.1 to listen on as well; 0 finds a free one, None opens none.
         config: Further directives, as in a configuration file. A sequence is several words
             (`{"user": ["default", "on", "nopass", "~*", "+@all"]}`), a bool is yes or no.
-        directory: Directory for its data and log, created if missing and kept in the end; None
-            is a temporary one that is removed.
 
     Raises:
         ConfigurationError: The program does not exist, the port is none, or `config` holds a
@@ -62,14 +60,12 @@ class PrivateServer:
         binary: str | os.PathLike[str] | None = None,
         port: int | None = None,
         config: Mapping[str, ConfigValue] | None = None,
-        directory: str | os.PathLike[str] | None = None,
     ) -> None:
         self._binary = valkey_binary() if binary is None else _checked_binary(binary)
         self._wanted_port = _checked_port(port)
         self._port: int | None = None
         self._config = _checked_config(config or {})
-        self._given = None if directory is None else Path(directory).absolute()
-        self._temporary: Path | None = None
+        self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: ProcessGuard | None = None
         self._owner = os.getpid()
@@ -90,13 +86,15 @@ class PrivateServer:
 
     @property
     def directory(self) -> Path:
-        """Directory of its data and log (`server.log`)."""
-        return self._given or self._started()
+        """Temporary directory of its socket, data and log (`server.log`)."""
+        if self._directory is None:
+            raise ServerError("the private server has no directory before its start")
+        return self._directory
 
     @property
     def socket_path(self) -> Path:
         """Its unix socket, the same after every restart."""
-        return self._started() / "server.sock"
+        return self.directory / "server.sock"
 
     @property
     def url(self) -> str:
@@ -152,9 +150,7 @@ class PrivateServer:
         if self.running:
             return
         try:
-            if self._given is not None:
-                self._given.mkdir(parents=True, exist_ok=True)
-            self._temporary = self._temporary or make_short_temp_dir()
+            self._directory = self._directory or make_short_temp_dir()
         except OSError as error:
             raise ServerError(
                 f"the directory of a private server cannot be created: {error}"
@@ -193,14 +189,9 @@ class PrivateServer:
             return  # a fork must not end the server of its parent
         atexit.unregister(self.close)
         self.kill()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            self._temporary = None
-
-    def _started(self) -> Path:
-        if self._temporary is None:
-            raise ServerError("the private server has no directory before its start")
-        return self._temporary
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
 
     def _spawn(self, log_file: Path) -> None:
         defaults: dict[str, ConfigValue] = {"save": "", "appendonly": False, "bind": "127.0.0.1"}
@@ -214,7 +205,7 @@ class PrivateServer:
         }
         directives = defaults | self._config | own
         arguments = [w for name, value in directives.items() for w in (f"--{name}", *_words(value))]
-        self._guard = ProcessGuard(leftover=self._temporary)
+        self._guard = ProcessGuard(leftover=self._directory)
         try:
             with log_file.open("ab") as log:
                 self._process = subprocess.Popen(  # noqa: S603 - the caller names the program
@@ -300,7 +291,7 @@ def _checked_config(config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]
         if name in checked:
             raise ConfigurationError(
                 f"config holds {name}={checked[name]!r}: this directive is set by the private "
-                f"server itself; use its parameters port and directory"
+                f"server itself; use its parameter port"
             )
     return checked
 

@@ -22,6 +22,7 @@ from redis.exceptions import (
     RedisClusterException,
     RedisError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from bloomlock.commands import EXEC, encode_command, ends_transaction, join_commands
 from bloomlock.effects import (
@@ -99,9 +100,6 @@ class Driver(ABC):
     @property
     def is_cluster(self) -> bool:
         return self._cluster is not None
-
-    def server_of(self, key: str) -> str:
-        return cluster.server_of_key(self.client, key)
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
@@ -290,7 +288,8 @@ class Driver(ABC):
             return cluster.source_of_key(self._cluster, key)
         except (RedisError, RedisClusterException, OSError) as error:
             self._look_for_nodes()
-            raise ConnectionLost(cluster.no_server(key, error), sent=False, replies=[]) from None
+            lost = f"no server of the cluster is known to have key {key!r}: {error}"
+            raise ConnectionLost(RedisConnectionError(lost), sent=False, replies=[]) from None
 
     def _take(self, source: Source) -> Taken:
         try:
