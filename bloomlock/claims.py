@@ -58,8 +58,8 @@ class Record(NamedTuple):
     def decode(cls, data: bytes) -> Record:
         fence, attempts, max_attempts, of_token = _RECORD.unpack_from(data)
         token, rest = data[_RECORD.size :][:of_token], data[_RECORD.size + of_token :]
-        end = 4 + int.from_bytes(rest[:4], "big")
-        return cls(fence, attempts, max_attempts, token, rest[4:end], rest[end:])
+        end = 2 + int.from_bytes(rest[:2], "big")
+        return cls(fence, attempts, max_attempts, token, rest[2:end], rest[end:])
 
 
 class Offer(NamedTuple):

@@ -57,7 +57,7 @@ for i, data in ipairs(ids[1] and call('HMGET', OPEN, unpack(ids)) or {}) do
 end
 
 -- The record of an open claim, or of an item that failed; nil: there is none.
-local RECORD = '>I8I4I4Bc0I4c0'
+local RECORD = '>I8I4I4Bc0I2c0'
 local function read(key, id)
     local data = key == OPEN and open[id] or key == FAILED and call('HGET', key, id)
     if not data then
