@@ -16,7 +16,7 @@ side by calls of their own.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -34,13 +34,11 @@ from . import answers
 from .follow import outcome_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from bloomlock.effects import Core
 
     from .state import FilterState
-
-T = TypeVar("T")
 
 CALLS_PER_BATCH = 512
 """Bounds how long the last caller of a batch waits for its first; and of a thousand callers half
@@ -168,12 +166,6 @@ class CallBatch:
         return made
 
 
-class Run(Protocol):
-    """Carries out a core."""
-
-    async def __call__(self, core: Core[T]) -> T: ...
-
-
 class Coalescer:
     """The single calls of one filter on one event loop.
 
@@ -181,7 +173,7 @@ class Coalescer:
         loop: The event loop that was running when it was made.
     """
 
-    def __init__(self, state: FilterState, run: Run) -> None:
+    def __init__(self, state: FilterState, run: Callable[[Core[Any]], Awaitable[Any]]) -> None:
         self.loop = asyncio.get_running_loop()
         self._state = state
         self._run = run
@@ -197,14 +189,17 @@ class Coalescer:
     async def call(self, item: str | bytes, *, write: bool) -> bool:
         """Add an item (True: new) or ask for it (True: seen)."""
         step = answers.add if write else answers.exists
+        answer: bool
         if self._apart:
-            return await self._run(step(self._state, item))
+            answer = await self._run(step(self._state, item))
+            return answer
         if not self._busy and not self._locks:
             self._busy = True
             try:
-                return await self._run(step(self._state, item))
+                answer = await self._run(step(self._state, item))
             finally:
                 self._go_on()
+            return answer
         # What is no item must not fail the batch of other callers.
         data = encode_item(item)
         future: asyncio.Future[bool] = self.loop.create_future()

@@ -6,6 +6,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from bloomlock.delivery import check
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
 from bloomlock.keys import discards_key
@@ -56,7 +57,7 @@ def run_script(
             keys = [shard.key for shard in shards]
             call = ([*keys, *map(discards_key, keys), *words], (*head, *arguments))
             (reply,) = yield from made.call([call], repeatable=True)
-            how, *returned = _checked(answer_of(reply, "a script needs"))
+            how, *returned = check(answer_of(reply, "a script needs"))
             if how == _DONE_BESIDE_DISCARDS and not view.discards:
                 state.note_discards(view)
             if how != _GROWN:
@@ -102,14 +103,6 @@ def _head(
         head.append(plain_layout(hasher.num_hashes) if state is None else state.layout)
         head.append(b"".join(mine))
     return shards, head
-
-
-def _checked(reply: list[Any]) -> list[Any]:
-    """Return the reply if no part of it is an error."""
-    for one in reply:
-        if isinstance(one, Exception):
-            raise one
-    return reply
 
 
 def _check_text(what: str, value: object) -> str:
