@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from near_cache_tools import only, until_request
 
 from bloomlock import BloomFilter
+from bloomlock.errors import OutcomeUnknownError
+from bloomlock.filters import answers
 
 ITEMS = [f"i{number}" for number in range(300)]
 THERE = set(ITEMS[::3])
@@ -43,3 +46,31 @@ def test_items_are_hashed_anew_where_the_seeds_changed(r):
     made = BloomFilter("f", 2000, client=r, seeds=range(100, 120))
     made.update(ITEMS[::3])
     assert opened.exists_many(ITEMS) == [n % 3 == 0 for n in range(300)]
+
+
+@pytest.mark.parametrize("on_unknown", ["raise", "new"])
+def test_what_was_added_between_two_clears_and_is_then_seen_is_of_unknown_outcome(r, on_unknown):
+    other = BloomFilter("f", 2000, client=r)
+    made = BloomFilter.open("f", client=r, on_lost="recreate", on_unknown=on_unknown)
+    core = answers.add_many(made._state, ["a", "b"], "items")
+    step = until_request(core)
+    other.clear()
+    replies = made._runtime.run(only(step))
+    # Both were added to a generation that is over when its header is read.
+    other.clear()
+    assert other.add("a")
+
+    def go_on():
+        answer = replies
+        try:
+            while True:
+                answer = yield core.send(answer)
+        except StopIteration as stop:
+            return stop.value
+
+    if on_unknown == "new":
+        assert made._runtime.run(go_on()) == [True, True]
+        return
+    with pytest.raises(OutcomeUnknownError, match="cleared or rebuilt while an item") as caught:
+        made._runtime.run(go_on())
+    assert caught.value.results == [None, True]
