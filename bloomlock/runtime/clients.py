@@ -122,7 +122,6 @@ def _checked(clients: Any, kinds: tuple[type, ...], allowed: str) -> list[Any]:
 
 
 def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> object:
-    """Return where a client's server is, as far as that is known without a request."""
     if isinstance(client, kinds):
         pool = connections.own_pool(client)
         if pool is None or connections.asks_sentinel(pool):

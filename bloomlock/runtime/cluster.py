@@ -86,7 +86,6 @@ def is_refused(reply: object) -> bool:
 
 
 def is_ask(error: object) -> bool:
-    """Return whether a server answered ASK; MovedError is a kind of AskError in redis-py."""
     return isinstance(error, AskError) and not isinstance(error, MovedError)
 
 
@@ -142,7 +141,6 @@ class Pauses:
         self._longest_s = SHORTEST_PAUSE_S
 
     def next_s(self, refusal: Exception, *, is_redirection: bool = True) -> float | None:
-        """Return the seconds to wait before the next try; None: give up."""
         if is_redirection and isinstance(refusal, AskError) and self._redirects < MAX_REDIRECTS:
             self._redirects += 1
             return 0.0
@@ -161,7 +159,6 @@ class Pauses:
 
 
 def refusal_of(replies: Replies) -> Exception | None:
-    """Return the first reply by which a cluster refused a command."""
     return next(filter(is_refused, replies), None)
 
 
@@ -178,7 +175,6 @@ def async_source_of_key(cluster: Any, key: str) -> Any:
 
 
 def source_of_address(cluster: Any, host: str, port: int) -> Any:
-    """Return the source for a server of a cluster; None if the client does not know it."""
     node = cluster.get_node(host=host, port=port) if host else None
     return None if node is None else cluster.get_redis_connection(node).connection_pool
 

@@ -70,7 +70,6 @@ def own_pool(client: object) -> Source | None:
 
 
 def max_connections(source: Source, default: int) -> int:
-    """Return how many connections a source may have at once, `default` if it does not say."""
     return int(getattr(source, "max_connections", default))
 
 
@@ -160,7 +159,6 @@ def open_connection(pool: Source, seconds: float | None = None) -> Connection:
 
 
 async def async_open_connection(source: Source) -> Connection:
-    """Return an open connection with the settings of a source, which does not count it."""
     connection = source.connection_class(**settings_of(source))
     await connection.connect()
     return connection
@@ -187,7 +185,6 @@ def is_usable(connection: Connection, used: float) -> bool:
 
 
 def async_is_usable(connection: Connection, _used: float) -> bool:
-    """Return the same for asyncio, where the loop may be late to read that it was closed."""
     return bool(connection.is_connected) and not (is_marked(connection) or _has_input(connection))
 
 

@@ -43,13 +43,7 @@ def new_channel() -> bytes:
 
 
 class Listener:
-    """A subscribed connection; get one by `connect_listener`.
-
-    Attributes:
-        channel: Where it listens.
-        pool: The pool whose settings the connection is made with.
-        connection: None if it is not connected.
-    """
+    """A subscribed connection of a waiting thread, made with the settings of a pool."""
 
     def __init__(self, pool: Any) -> None:
         self.channel = new_channel()
@@ -104,7 +98,6 @@ class Listener:
 
 
 def connect_listener(pool: Any, seconds: float | None = None) -> Listener | None:
-    """Return a listener, or None if the server does not let this client listen now."""
     listener = Listener(pool)
     try:
         listener.connect(seconds)
@@ -124,21 +117,14 @@ class Listeners:
     def take(self, pool: Any, step: Subscribe) -> Listener | None:
         """Return a listener of a pool, or None if there can be none."""
         # Of a cluster's nodes only the one that hands the lock on knows who listens there.
-        others: list[Listener] = []
-        try:
-            while True:
-                listener = self._idle.pop()
-                if listener.pool is not pool:
-                    others.append(listener)
-                elif listener.is_open():
-                    return listener
-                else:
-                    listener.close()
-        except IndexError:
-            pass  # What comes of connecting is no consequence of it.
-        finally:
-            if others:
-                self._idle += others
+        for listener in [one for one in self._idle if one.pool is pool]:
+            try:
+                self._idle.remove(listener)
+            except ValueError:
+                continue  # Another thread has taken it.
+            if listener.is_open():
+                return listener
+            listener.close()
         return connect_listener(pool, step.seconds) if step.connect else None
 
     def give_back(self, listener: Listener) -> None:
@@ -155,12 +141,7 @@ class Listeners:
 
 
 class Hub:
-    """Announcements for the tasks of one client on one loop.
-
-    Attributes:
-        channel: Where it listens.
-        loop: Whose tasks.
-    """
+    """Announcements for the tasks of one client on one loop."""
 
     def __init__(self) -> None:
         self.channel = new_channel()

@@ -56,7 +56,6 @@ class Home:
 
     @property
     def url(self) -> str:
-        """The server's address, as redis-py's `from_url` reads it."""
         return socket_url(self.socket_path)
 
     @property
@@ -76,18 +75,15 @@ class Home:
 
     @property
     def log_file(self) -> Path:
-        """Written by the server."""
         return self.data_dir / "server.log"
 
     def pid(self) -> int | None:
-        """Return the process id the server wrote down; true only while its life lock is held."""
         try:
             return int(self.pid_file.read_text())
         except (OSError, ValueError):
             return None
 
     def prepare(self) -> None:
-        """Create the directories that are missing, closed to all other users."""
         for path in {self.data_dir, self.socket_path.parent}:
             try:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,7 +129,6 @@ class Home:
             os.close(fd)
 
     def is_alive(self) -> bool:
-        """Return whether a server lives (or is being started)."""
         try:
             fd = os.open(self.life_file, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):

@@ -241,7 +241,6 @@ class PrivateServer:
             time.sleep(0.005)
 
     def _end(self, number: signal.Signals) -> None:
-        """Send a signal and wait for its end, at most 5 s before it is killed."""
         if self._owner != os.getpid() or self._process is None or not self.running:
             return
         self._process.send_signal(number)
@@ -285,7 +284,6 @@ def _checked_port(port: int | None) -> int | None:
 
 
 def _checked_config(config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the directives under their lower-case names."""
     checked = {name.lower(): value for name, value in config.items()}
     for name in _OWNED:
         if name in checked:

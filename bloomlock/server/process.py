@@ -43,12 +43,9 @@ def valkey_binary() -> Path:
 
 
 class Answer(NamedTuple):
-    """What came back on a PING.
+    """What came back on a PING; `busy` is a server that loads its data or runs a script.
 
-    Attributes:
-        ready: The server takes commands.
-        busy: It is alive and will take commands later (it loads its data or runs a script).
-        text: What it said if it is not ready; empty if it said nothing.
+    `text` is what it said if it is not ready; empty if it said nothing.
     """
 
     ready: bool = False
@@ -83,7 +80,6 @@ def ping(socket_path: Path, timeout: float) -> Answer:
 
 
 def log_size(path: Path) -> int:
-    """Return the size of a log in bytes, 0 if there is none."""
     return path.stat().st_size if path.exists() else 0
 
 

@@ -173,7 +173,6 @@ class AsyncDriver(ABC):
     async def _within(
         self, limit: Limit, step: Request | Pipeline, taken: Taken | None
     ) -> tuple[Replies, Taken | None]:
-        """Carry out a step; ConnectionLost at the end of the limit, while it goes on."""
         if limit.until is None:
             return await self._carry_out(step, taken, None)
         if (seconds := limit.until - boot_clock()) <= 0:
@@ -512,7 +511,6 @@ class AsyncDriver(ABC):
             await self._leave_replica(taken)
 
     async def _leave_replica(self, taken: Taken) -> None:
-        """Close its connections: opened again they find the new master, by Sentinel or address."""
         await redispy.async_close_quietly(taken.connection)
         with contextlib.suppress(AttributeError, RedisError, OSError):
             await taken.source.disconnect(inuse_connections=False)

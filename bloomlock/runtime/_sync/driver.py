@@ -148,7 +148,6 @@ class Driver(ABC):
     def _within(
         self, limit: Limit, step: Request | Pipeline, taken: Taken | None
     ) -> tuple[Replies, Taken | None]:
-        """Carry out a step; ConnectionLost at the end of the limit, while it goes on."""
         if limit.until is None:
             return self._carry_out(step, taken, None)
         if (seconds := limit.until - boot_clock()) <= 0:
@@ -480,7 +479,6 @@ class Driver(ABC):
             self._leave_replica(taken)
 
     def _leave_replica(self, taken: Taken) -> None:
-        """Close its connections: opened again they find the new master, by Sentinel or address."""
         redispy.close_quietly(taken.connection)
         with contextlib.suppress(AttributeError, RedisError, OSError):
             taken.source.disconnect(inuse_connections=False)
