@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, get_args
 
 from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
 from bloomlock.hashing import FEW_OFFSETS, pick
@@ -25,7 +25,7 @@ from .routes import bitmap_is_quicker
 from .support import OTHER_ROUTES, SUPPORT, check_support
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bloomlock.strategies import Strategy
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     Results = list[bool | None]
 
 logger = logging.getLogger("bloomlock")
+
+T = TypeVar("T")
 
 REPEATS_SAMPLE = 1024
 """Items of a batch among which repeats are counted before its route is chosen."""
@@ -93,9 +95,10 @@ def _chunks(
     finish: bool,
     batch_size: int | None,
 ) -> Iterator[list[str | bytes]]:
-    stream = iter(items)
     most = state.items_per_chunk if hasattr(items, "__len__") else 0
-    while True:
+
+    def size_of() -> int:
+        nonlocal most
         strategy, num_hashes = state.strategy, state.descriptor.size.num_hashes
         size = max(1, strategy.bits_per_exchange // num_hashes)
         if state.fill.refuse:
@@ -105,9 +108,19 @@ def _chunks(
         elif route != "items" and (strategy.name == "native" or _has_routes(strategy)):
             # Of items that may come slowly few are waited for at first.
             size = most = min(state.items_per_chunk, max(size, 2 * most))
-        if batch_size is not None:
-            size = min(size, batch_size)
-        taken: list[str | bytes] = []
+        return size if batch_size is None else min(size, batch_size)
+
+    return take_chunks(items, size_of, finish=finish)
+
+
+def take_chunks(
+    items: Iterable[T], size_of: Callable[[], int], *, finish: bool
+) -> Iterator[list[T]]:
+    """Yield the items in chunks; with `finish` also those read before the iterable raised."""
+    stream = iter(items)
+    while True:
+        size = size_of()
+        taken: list[T] = []
         try:
             taken.extend(islice(stream, size))
         except Exception:

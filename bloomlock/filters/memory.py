@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from bloomlock.descriptor import HEADER_BYTES, READY
@@ -15,7 +14,7 @@ from bloomlock.spec import RequestedSpec
 
 from . import memory_file
 from .base import Parameters
-from .batches import check_batch_size, fail_after, fail_after_adding, take_known
+from .batches import check_batch_size, fail_after, fail_after_adding, take_chunks, take_known
 from .files import verify_file
 from .fill import SAMPLE_BYTES, Counted, FillWatch
 from .inspection import FilterInfo
@@ -149,8 +148,8 @@ class MemoryBloomFilter(Parameters):
         refuse = refuses(on_full)
         if verify:
             verify_file(path, key=key)
-        descriptor, images, file = memory_file.load(path, mode, check_key(key))
-        return cls._with(MemoryBits(descriptor, images, file), refuse=refuse)
+        bits = MemoryBits(*memory_file.load(path, mode, check_key(key)), path=path)
+        return cls._with(bits, refuse=refuse)
 
     @classmethod
     def like(cls, other: Parameters, *, on_full: OnFullHere = "warn") -> Self:
@@ -377,7 +376,7 @@ class MemoryBloomFilter(Parameters):
 
     def copy(self) -> Self:
         """Return a copy in memory, which can be changed also where this filter cannot."""
-        bits = MemoryBits(self._descriptor, self._bits.copies())
+        bits = MemoryBits(self._descriptor, [image.copy() for image in self.images()])
         return self._with(bits, refuse=self._fill.refuse)
 
     def clear(self) -> None:
@@ -551,30 +550,15 @@ class MemoryBloomFilter(Parameters):
     def _chunks(
         self, items: Iterable[Any], batch_size: int | None = None, *, finish: bool = False
     ) -> Iterator[Sequence[Any]]:
-        """Yield the items in chunks; with `finish` also those read before the iterable raised."""
         if isinstance(items, (str, bytes)):
             raise TypeError(
                 f"items must be an iterable of str or bytes, not one {type(items).__name__}"
             )
-        return self._read(iter(items), batch_size or ITEMS_PER_CHUNK, finish=finish)
 
-    def _read(
-        self, stream: Iterator[Any], batch_size: int, *, finish: bool
-    ) -> Iterator[Sequence[Any]]:
-        failure: Exception | None = None
-        while failure is None:
-            most = min(batch_size, ITEMS_PER_CHUNK)
+        def size_of() -> int:
+            size = min(batch_size or ITEMS_PER_CHUNK, ITEMS_PER_CHUNK)
             if self._fill.refuse and not self._fill.refusing:
-                most = min(most, max(1, self._fill.until_look))
-            taken: list[Any] = []
-            try:
-                taken.extend(islice(stream, most))
-            except Exception as error:
-                if not finish:
-                    raise
-                failure = error
-            if not taken:
-                break
-            yield taken
-        if failure is not None:
-            raise failure
+                size = min(size, max(1, self._fill.until_look))
+            return size
+
+        return take_chunks(iter(items), size_of, finish=finish)

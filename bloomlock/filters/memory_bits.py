@@ -6,24 +6,26 @@ comes from there, as it is.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 from bloomlock.arrays import np
 from bloomlock.bitmaps import add_rows, rows_missing
 from bloomlock.compiled import core
-from bloomlock.errors import ConfigurationError
+from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.hashing import encode_item, encode_items, group
 from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from mmap import mmap
 
     import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.hashing import Hasher
 
-    from .memory_file import MappedFile
+    from .files import FilePath
 
     Bytes = npt.NDArray[np.uint8]
     Flags = npt.NDArray[np.bool_]
@@ -39,11 +41,7 @@ class PythonBits(LockOwner):
     Setting a bit is reading a byte and writing it, two steps between which another thread may
     run (and NumPy gives up the interpreter's lock by itself), so writers take turns. Readers take
     no lock: no writer ever clears a bit that was set before it began. In C all writers take turns
-    by the interpreter's lock.
-
-    Attributes:
-        added: How many new items `add` has added.
-        limit: Of `added`; at the limit `add` does nothing.
+    by the interpreter's lock. `added` counts what `add` has added; at `limit` it does nothing.
     """
 
     def __init__(self, hasher: Hasher, images: Sequence[Bytes]) -> None:
@@ -72,7 +70,6 @@ class PythonBits(LockOwner):
         return new
 
     def exists(self, item: str | bytes) -> bool:
-        """Return whether all bits of an item are 1."""
         number, offsets = self._hasher.locate(encode_item(item))
         cell = self._cells[number]
         for offset in offsets:  # noqa: SIM110 - all() over a generator takes twice the time
@@ -81,7 +78,6 @@ class PythonBits(LockOwner):
         return True
 
     def add_many(self, items: Sequence[bytes]) -> list[bool]:
-        """Add items, as if one by one; return which are new."""
         new = np.empty(len(items), np.bool_)
         for number, chosen, rows in self._by_shard(items):
             with self._lock:
@@ -90,7 +86,6 @@ class PythonBits(LockOwner):
         return answers
 
     def exists_many(self, items: Sequence[bytes]) -> list[bool]:
-        """Return for each item whether all its bits are 1."""
         seen = np.empty(len(items), np.bool_)
         for number, chosen, rows in self._by_shard(items):
             seen[chosen] = ~rows_missing(self._images[number], rows)
@@ -103,14 +98,12 @@ class PythonBits(LockOwner):
             yield number, chosen, rows[chosen]
 
     def combine(self, other: PythonBits, both: bool, /) -> None:
-        """Take every bit that is set in either, or with `both` those that are set in both."""
         operate = np.bitwise_and if both else np.bitwise_or
         for mine, theirs in zip(self._images, other._images, strict=True):
             with self._lock:
                 operate(mine, theirs, out=mine)
 
     def clear(self) -> None:
-        """Clear every bit."""
         with self._lock:
             for image in self._images:
                 image[:] = 0
@@ -120,26 +113,28 @@ class MemoryBits:
     """The images of all shards, and what tests and sets their bits.
 
     A child of fork has the bits as they were at that instant; what another thread of the parent
-    was clearing may be half there.
+    was clearing may be half there. To touch a page that is no longer in a mapped file ends the
+    process by SIGBUS, so operations look at its length first. A file that is cut between that look
+    and the touch still ends it.
 
     Args:
         descriptor: The parameters; the generation is of no account.
         images: One array for each shard; None: all bits are 0.
-        file: What they lie in; None: nothing else.
+        mapped: The file that they lie in; None: nothing else.
+        path: Its path.
 
     Attributes:
-        descriptor: The parameters.
-        images: The arrays.
         writable: Whether bits can be set.
         engine: Tests and sets them: `_speed.Bits`, or PythonBits.
-        is_mapped: Whether the images lie in a file, whose length has to be looked at first.
+        is_mapped: Whether the images lie in a file.
     """
 
     def __init__(
         self,
         descriptor: Descriptor,
         images: Sequence[Bytes] | None = None,
-        file: MappedFile | None = None,
+        mapped: mmap | None = None,
+        path: FilePath = "",
     ) -> None:
         if images is None:
             length = descriptor.string_bytes()
@@ -147,26 +142,32 @@ class MemoryBits:
         self.descriptor = descriptor
         self.images = list(images)
         self._cells = [image.data for image in self.images]
-        self._file = file
-        self.is_mapped = file is not None
+        self._mapped = mapped
+        self._path = os.fspath(path)
+        self.is_mapped = mapped is not None
         self.writable = all(image.flags.writeable for image in self.images)
         hasher = descriptor.hasher()
-        self.engine: Any
+        self.engine: Any = PythonBits(hasher, self.images)
         if core is not None and hasher.compiled is not None:
             self.engine = core.bits(hasher.compiled, tuple(self.images), self.writable)
-        else:
-            self.engine = PythonBits(hasher, self.images)
 
     def check_file(self) -> None:
-        """Raise FilterLostError if the file the images lie in was cut.
+        """Raise FilterLostError if the file the images lie in was cut."""
+        if self._mapped is not None and (length := self._mapped.size()) < len(self._mapped):
+            raise FilterLostError(
+                f"{self._path!r} was cut to {length} of {len(self._mapped)} bytes while this "
+                "filter has it mapped; load a whole file, and replace one by renaming, as save does"
+            )
 
-        Cost: a system call, about a microsecond.
-        """
-        if self._file is not None:
-            self._file.check()
+    def check_writable(self) -> None:
+        """Raise ConfigurationError if the bits cannot be changed."""
+        if not self.writable:
+            raise ConfigurationError(
+                "this filter was loaded with mode='r' and cannot be changed; load it with mode='c' "
+                "(changes stay in this process) or 'r+' (they go to the file)"
+            )
 
     def exists(self, item: str | bytes) -> bool:
-        """Return whether all bits of an item are 1."""
         self.check_file()
         found = self.engine.exists(item)
         # None: it is neither str nor bytes, or has no UTF-8 form, which is an error here.
@@ -177,31 +178,23 @@ class MemoryBits:
 
         `first` is the index of the first item, for messages.
         """
-        self.check_file()
         return self._for_many(self.engine.add_many, items, first)
 
     def exists_many(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
-        """Return for each of many items whether all its bits are 1."""
-        self.check_file()
         return self._for_many(self.engine.exists_many, items, first)
 
     def _for_many(
         self, step: Callable[[Any], Any], items: Sequence[str | bytes], first: int
     ) -> list[bool]:
-        if isinstance(self.engine, PythonBits):
-            answers: list[bool] | None = step(encode_items(items, first))
-        elif (answers := step(items)) is None:
-            # An item is neither str nor bytes, or has no UTF-8 form, which is an error here.
-            answers = step(list(encode_items(items, first)))
+        self.check_file()
+        answers: list[bool] | None = None
+        if not isinstance(self.engine, PythonBits):
+            answers = step(items)
+        if answers is None:
+            # Of an item that is neither str nor bytes, or has no UTF-8 form, this is the error.
+            encoded = encode_items(items, first)
+            answers = step(encoded if isinstance(self.engine, PythonBits) else list(encoded))
         return cast("list[bool]", answers)
-
-    def check_writable(self) -> None:
-        """Raise ConfigurationError if the bits cannot be changed."""
-        if not self.writable:
-            raise ConfigurationError(
-                "this filter was loaded with mode='r' and cannot be changed; load it with mode='c' "
-                "(changes stay in this process) or 'r+' (they go to the file)"
-            )
 
     def combine(self, other: MemoryBits, *, both: bool) -> None:
         """Take every bit that is set here or in the other, or with `both` those set in both."""
@@ -209,20 +202,15 @@ class MemoryBits:
         other.check_file()
         self.engine.combine(other.engine, both)
 
-    def copies(self) -> list[Bytes]:
-        """Return a copy of each image."""
-        self.check_file()
-        return [image.copy() for image in self.images]
-
     def clear(self) -> None:
-        """Clear every bit."""
         self.check_file()
         self.engine.clear()
 
     def flush(self) -> None:
         """Write changes to the file the images lie in, if that is where changes go."""
-        if self._file is not None:
-            self._file.flush()
+        self.check_file()
+        if self._mapped is not None:
+            self._mapped.flush()
 
     def counts(self, other: MemoryBits) -> tuple[int, int, int]:
         """Return how many bits are set here, in another filter of this shape, and in either."""

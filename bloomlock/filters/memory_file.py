@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bloomlock.arrays import np
-from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.errors import ConfigurationError
 
 from .files import (
     CHANGED,
@@ -39,36 +39,6 @@ Mode = Literal["r", "c", "r+"]
 _ACCESS = {"r": mmap.ACCESS_READ, "c": mmap.ACCESS_COPY, "r+": mmap.ACCESS_WRITE}
 
 
-class MappedFile:
-    """A file whose bytes are memory of this process.
-
-    To touch a page that is no longer in the file ends the process by SIGBUS, so operations look
-    at the length first. A file that is cut between that look and the touch still ends it.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], mapped: mmap.mmap) -> None:
-        self._path = os.fspath(path)
-        self._mapped = mapped
-        self._length = len(mapped)
-
-    def check(self) -> None:
-        """Raise FilterLostError if the file was cut.
-
-        Cost: a system call, about a microsecond.
-        """
-        length = self._mapped.size()
-        if length < self._length:
-            raise FilterLostError(
-                f"{self._path!r} was cut to {length} of {self._length} bytes while this filter has "
-                "it mapped; load a whole file, and replace one by renaming, as save does"
-            )
-
-    def flush(self) -> None:
-        """Write changes to the disk, if the file is where changes go."""
-        self.check()
-        self._mapped.flush()
-
-
 def save(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> None:
     """Write the file beside its place and rename it, so that it is there as a whole or not."""
     layout = Layout.of(descriptor)
@@ -85,11 +55,8 @@ def save(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> Non
 
 def load(
     path: FilePath, mode: Mode, key: HashKey | None = None
-) -> tuple[Descriptor, list[Bytes], MappedFile]:
-    """Map the file into memory; return what it holds, the image of each shard, and the mapping.
-
-    Cost: the header is read; bits are read by the system when they are touched.
-    """
+) -> tuple[Descriptor, list[Bytes], mmap.mmap]:
+    """Map the file into memory; return what it holds, the image of each shard, and the mapping."""
     if mode not in get_args(Mode):
         raise ConfigurationError(f"mode must be 'r', 'c' or 'r+', not {mode!r:.80}")
     with Path(path).open("r+b" if mode == "r+" else "rb") as file:
@@ -98,16 +65,13 @@ def load(
         length = os.fstat(file.fileno()).st_size
         start = file.read(PAGE)
         descriptor, layout = read_header(repr(os.fspath(path)), start, length)
+        kind = "with discarded items" if layout.discarded else ""
         if descriptor.slices:
             kind = "with a time window" if descriptor.window is not None else "that grows"
+        if kind:
             raise ConfigurationError(
                 f"{os.fspath(path)!r} holds a filter {kind}, which is in a server only; use "
                 "BloomFilter.import_file"
-            )
-        if layout.discarded:
-            raise ConfigurationError(
-                f"{os.fspath(path)!r} holds a filter with discarded items, "
-                "which is in a server only; use BloomFilter.import_file"
             )
         refuse_other_key(repr(os.fspath(path)), descriptor, key)
         descriptor = descriptor.with_key(key)
@@ -125,7 +89,7 @@ def load(
             ) from error
     starts = range(PAGE, layout.end, padded(layout.image))
     images = [np.frombuffer(mapped, np.uint8, layout.image, start) for start in starts]
-    return descriptor, images, MappedFile(path, mapped)
+    return descriptor, images, mapped
 
 
 def _claim(handle: int, path: FilePath) -> None:
