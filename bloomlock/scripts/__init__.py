@@ -13,14 +13,15 @@ from redis.exceptions import NoScriptError
 
 from bloomlock.commands import Replies, encode_command
 from bloomlock.delivery import collect
-from bloomlock.effects import ConnectionLost, Core, Request
+from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
 from bloomlock.errors import ConfigurationError
 from bloomlock.refusals import is_missing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    Arguments = Callable[[], Sequence[bytes | int]]
     Call = tuple[Sequence[str], Sequence[str | bytes | int]]
 
 
@@ -40,20 +41,52 @@ class Script:
         return encode_command("EVAL", self.source, len(keys), *keys, *arguments)
 
     def call(self, calls: Sequence[Call], *, repeatable: bool) -> Core[Replies]:
-        """Run the script once for each call, all in one round trip (two where it was not loaded).
-
-        A NOSCRIPT error means that nothing ran, so those calls are sent again, with the source.
-        """
-        key = calls[0][0][0]
-        commands = [self.by_digest(*call) for call in calls]
-        replies = yield from collect(Request(key, commands), repeatable=repeatable)
+        """Run the script once for each call, in one round trip (two where it was not loaded)."""
+        request = Request(calls[0][0][0], [self.by_digest(*call) for call in calls])
+        replies = yield from collect(request, repeatable=repeatable)
         again = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if again:
-            commands = [self.by_source(*calls[i]) for i in again]
-            late = yield from collect(Request(key, commands), repeatable=repeatable)
+            # Nothing of these ran.
+            request = Request(request.key, [self.by_source(*calls[i]) for i in again])
+            late = yield from collect(request, repeatable=repeatable)
             for index, reply in zip(again, late, strict=True):
                 replies[index] = reply
         return replies
+
+    def call_each(
+        self, keys: Sequence[str], arguments: Sequence[Arguments], *, repeatable: bool
+    ) -> Core[Replies]:
+        """Run the script several times, packing each call while others are on their way."""
+        if len(arguments) == 1:
+            return (yield from self.call([(keys, arguments[0]())], repeatable=repeatable))
+        request = Pipeline(keys[0], _Writes(self, keys, arguments))
+        replies = yield from collect(request, repeatable=repeatable)
+        for index, reply in enumerate(replies):
+            if isinstance(reply, NoScriptError):
+                calls = [(keys, arguments[index]())]
+                (replies[index],) = yield from self.call(calls, repeatable=repeatable)
+        return replies
+
+
+class _Writes:
+    """The first of several calls carries the source, which hardly takes longer.
+
+    It spares the others being sent twice to a server that lacks the script.
+    """
+
+    def __init__(self, script: Script, keys: Sequence[str], arguments: Sequence[Arguments]) -> None:
+        self._script = script
+        self._keys = keys
+        self._arguments = arguments
+
+    def __len__(self) -> int:
+        return len(self._arguments)
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        make = self._script.by_source
+        for arguments in self._arguments:
+            yield [make(self._keys, arguments())]
+            make = self._script.by_digest
 
 
 def answer_of(reply: Any, what: str) -> Any:

@@ -6,7 +6,7 @@ from bloomlock.errors import ConfigurationError
 
 from .atomic import AtomicStrategy
 from .base import Segment, Shard, Strategy, WithFallback
-from .bitmap import BitmapStrategy, MergeStrategy
+from .bitmap import BitmapStrategy
 from .lock import LockStrategy
 from .lua import LuaStrategy
 from .native import NativeStrategy
@@ -27,11 +27,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 def make_strategy(strategy: object) -> Strategy:
-    """Return a strategy from its name, or the one that was given.
-
-    Raises:
-        ConfigurationError: For an unknown name.
-    """
+    """Return a strategy from its name, or the one that was given."""
     if isinstance(strategy, Strategy):
         return strategy
     if isinstance(strategy, str) and strategy in STRATEGIES:
@@ -43,19 +39,14 @@ def make_strategy(strategy: object) -> Strategy:
 class BatchStrategies:
     """The strategies that a batch may take in place of the filter's own.
 
-    Args:
-        strategy: The filter's own, which takes over what the server refuses.
-
-    Attributes:
-        script: The places of all items as one argument of a script.
-        bitmap: The bits of all items as one bitmap, merged by the server.
-        merge: The same without answers.
+    The filter's own takes over what the server refuses. `script` has the places of all items as one
+    argument, `bitmap` their bits as one bitmap; `merge` is the same without answers.
     """
 
     def __init__(self, strategy: Strategy) -> None:
         self.script = WithFallback(LuaStrategy(), strategy)
         self.bitmap = WithFallback(BitmapStrategy(), strategy)
-        self.merge = WithFallback(MergeStrategy(), strategy)
+        self.merge = WithFallback(BitmapStrategy(answers=False), strategy)
 
 
 __all__ = [

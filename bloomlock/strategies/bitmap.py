@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError
 
 from bloomlock.arrays import np
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
-from bloomlock.commands import EXEC, MULTI, Replies, encode_command, encode_large
+from bloomlock.commands import EXEC, MULTI, encode_command, encode_large
 from bloomlock.delivery import collect
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.keys import merge_keys
@@ -30,17 +30,16 @@ from .base import Segment, Strategy, header_command, header_from_bytes
 from .setbit import why_aborted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
     from bloomlock.commands import Command
-    from bloomlock.hashing import Hasher, Words
+    from bloomlock.hashing import Hasher
 
     from .base import Shard
 
     Bytes = npt.NDArray[np.uint8]
-    Call = Callable[[Sequence[str], Sequence[str | bytes | int]], bytes]
 
 WHOLE_BYTES = 8 * 1024 * 1024
 """The largest shard that is merged or read in one command, which takes the server about 10 ms."""
@@ -61,74 +60,60 @@ _SCRIPT = Script("merge")
 
 
 class BitmapStrategy(Strategy):
-    """Two round trips for a batch whose bits are many; exact. An error means: nothing was done."""
+    """Two round trips for a batch whose bits are many; exact. An error means: nothing was done.
+
+    Without `answers` all items that it adds are answered as seen.
+    """
 
     name = "bitmap"
     has_free_repeats = True
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self.has_answers = answers
 
     def ask_shard(
         self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[list[Segment]]:
         """See Strategy.ask_shard."""
-        return [(yield from _exchange(shard, hasher.rows(items), write))]
+        rows, size, header = hasher.rows(items), image_bytes(shard), shard.header
+        image = np.zeros(size if write else 0, np.uint8)
+        set_rows(image, rows if write else rows[:0])
+        if not write:
+            reply = yield from _read(shard, size)
+        elif self.has_answers:
+            reply = yield from merge_part(shard, 0, image, answers=True)
+        else:
+            reply = header, b""
+            for start, stop in _parts(size):
+                if image[start:stop].any():
+                    reply = yield from merge_part(shard, start, image[start:stop], answers=False)
+                    if isinstance(reply, Exception) or not shard.has(reply[0]):
+                        break
+        if isinstance(reply, Exception):
+            return [Segment(len(rows), error=reply)]
+        header, before = reply
+        if not shard.has(header):
+            return [Segment(len(rows), header)]
+        if write and not self.has_answers:
+            return [Segment(len(rows), header, np.zeros(len(rows), np.bool_))]
+        missing = rows_missing(np.frombuffer(before, np.uint8), rows)
+        if write:
+            # Items with the same first four offsets have the same digest, or the same bits by
+            # chance.
+            missing &= first_of_each(rows[:, :4])
+        return [Segment(len(rows), header, missing)]
 
     def shards_at_once(self, shard: Shard, *, write: bool) -> int:  # noqa: ARG002 - images are large
         """See Strategy.shards_at_once."""
         return max(1, TOGETHER_BYTES // image_bytes(shard))
 
 
-class MergeStrategy(BitmapStrategy):
-    """A BitmapStrategy whose answers nothing needs: all items that it adds are answered as seen."""
-
-    has_answers = False
-
-    def ask_shard(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[list[Segment]]:
-        """See Strategy.ask_shard."""
-        if not write:
-            return (yield from super().ask_shard(shard, hasher, items, write=write))
-        image = np.zeros(image_bytes(shard), np.uint8)
-        set_rows(image, hasher.rows(items))
-        whole, header = len(image) <= WHOLE_BYTES, shard.header
-        for part in [range(len(image))] if whole else _parts(len(image)):
-            bits = image[part.start : part.stop]
-            if not whole and not bits.any():
-                continue
-            reply = yield from merge_part(shard, part.start, bits, answers=False)
-            if isinstance(reply, Exception):
-                return [Segment(len(items), error=reply)]
-            header, _ = reply
-            if not shard.has(header):
-                return [Segment(len(items), header)]
-        return [Segment(len(items), header, np.zeros(len(items), np.bool_))]
-
-
-def _parts(size: int) -> list[range]:
-    """Return the bytes of a shard of `size` bytes that belong to its bitmap, in parts."""
+def _parts(size: int) -> list[tuple[int, int]]:
+    """Return the bytes of a shard's bitmap that are merged at once where no answers are wanted."""
+    if size <= WHOLE_BYTES:
+        return [(0, size)]
     starts = range(FIRST_BYTE, size, PART_BYTES)
-    return [range(start, min(start + PART_BYTES, size)) for start in starts]
-
-
-def _exchange(shard: Shard, rows: Words, write: bool) -> Core[Segment]:
-    size = image_bytes(shard)
-    if write:
-        image = np.zeros(size, np.uint8)
-        set_rows(image, rows)
-        reply = yield from merge_part(shard, 0, image, answers=True)
-    else:
-        reply = yield from _read(shard, size)
-    if isinstance(reply, Exception):
-        return Segment(len(rows), error=reply)
-    header, before = reply
-    if not shard.has(header):
-        return Segment(len(rows), header)
-    found = np.frombuffer(before, np.uint8)
-    missing = rows_missing(found, rows)
-    if write:
-        # Items with the same first four offsets have the same digest, or the same bits by chance.
-        missing &= first_of_each(rows[:, :4])
-    return Segment(len(rows), header, missing)
+    return [(start, min(start + PART_BYTES, size)) for start in starts]
 
 
 def merge_part(
@@ -144,72 +129,43 @@ def merge_part(
         The header found, and the bytes that were there before (empty without `answers`); or what
         went wrong, and then nothing was done or it is not known.
     """
-    refused = yield from _refuses_transactions(shard)
-    if refused is not None:
-        return refused
-    how = {"answers": answers, "union": union}
-    replies = yield from _transact(shard, first, image, _SCRIPT.by_digest, **how)
-    if isinstance(replies, list) and isinstance(replies[-1], NoScriptError):
-        replies = yield from _transact(shard, first, image, _SCRIPT.by_source, **how)
-    if isinstance(replies, Exception):
-        return replies
-    wrong = next((reply for reply in replies if isinstance(reply, Exception)), None)
-    if wrong is not None:
-        return wrong
-    return header_from_bytes(replies[-1]), replies[1] if answers else b""
-
-
-def _refuses_transactions(shard: Shard) -> Core[Exception | None]:
-    """Return why the server refuses MULTI, after which it would carry out what follows."""
-    request = Request(shard.key, [MULTI, EXEC])
-    refused, _ = yield from collect(request, repeatable=True)
+    # A server that refuses MULTI would carry out what follows.
+    refused, _ = yield from collect(Request(shard.key, [MULTI, EXEC]), repeatable=True)
     if isinstance(refused, ConnectionLost):
         return ConnectionLost(refused.cause, sent=False, replies=[])
-    return refused if isinstance(refused, Exception) else None
-
-
-def _transact(
-    shard: Shard,
-    first: int,
-    image: Bytes,
-    call: Call,
-    *,
-    answers: bool,
-    union: bool,
-) -> Core[Replies | Exception]:
-    """Store the image, read what is there if asked, and merge; return the replies to these."""
+    if isinstance(refused, Exception):
+        return refused
     merging = merge_keys(shard.key)
     expected, *others = shard.headers[: 1 if union else 2]
-    # The image goes the short way, not through the script, which would copy it several times.
-    commands: list[Command] = [
-        MULTI,
-        encode_large("SET", merging[0], image.data, "EX", LEFT_SECONDS),
-        encode_command("GETRANGE", shard.key, first, first + len(image) - 1),
-        call([shard.key, *merging], [expected, first, *others]),
-        EXEC,
-    ]
-    room = _room_for(len(image)) if answers else None
-    if not answers:
-        del commands[2]
-    request = Request(shard.key, commands, room=room, waits=union)
-    replies = yield from collect(request, repeatable=not answers)
-    if isinstance(replies[-1], list):
-        return replies[-1]
-    return why_aborted(replies)
+    end, room = first + len(image), _room_for(len(image)) if answers else None
+    before = [encode_command("GETRANGE", shard.key, first, end - 1)] if answers else []
+    for call in (_SCRIPT.by_digest, _SCRIPT.by_source):
+        # The image goes the short way, not through the script, which would copy it several times.
+        commands: list[Command] = [
+            MULTI,
+            encode_large("SET", merging[0], image.data, "EX", LEFT_SECONDS),
+            *before,
+            call([shard.key, *merging], [expected, first, *others]),
+            EXEC,
+        ]
+        request = Request(shard.key, commands, room=room, waits=union)
+        replies = yield from collect(request, repeatable=not answers)
+        if not isinstance(replies[-1], list):
+            return why_aborted(replies)
+        if not isinstance(replies[-1][-1], NoScriptError):
+            break
+    _, *found, header = replies[-1]
+    wrong = next((reply for reply in replies[-1] if isinstance(reply, Exception)), None)
+    return wrong or (header_from_bytes(header), found[0] if found else b"")
 
 
 def _read(shard: Shard, size: int) -> Core[tuple[int, bytes | memoryview] | Exception]:
     # A generation never returns: a header that is right afterwards was right before.
-    commands = [
-        encode_command("GETRANGE", shard.key, 0, size - 1),
-        header_command(shard.key),
-    ]
+    commands = [encode_command("GETRANGE", shard.key, 0, size - 1), header_command(shard.key)]
     request = Request(shard.key, commands, room=_room_for(size))
     bits, header = yield from collect(request, repeatable=True)
-    for reply in (bits, header):
-        if isinstance(reply, Exception):
-            return reply
-    return header_from_bytes(header), bits
+    wrong = next((reply for reply in (bits, header) if isinstance(reply, Exception)), None)
+    return wrong or (header_from_bytes(header), bits)
 
 
 def _room_for(size: int) -> memoryview:
@@ -220,9 +176,7 @@ def _room_for(size: int) -> memoryview:
 def is_quick(shard: Shard, *, exact: bool) -> bool:
     """Return whether the server is done with each command for the shard in about 10 ms.
 
-    Args:
-        shard: What is to be merged or read.
-        exact: Whether answers are wanted, so that all bits of an item belong in one command.
+    With `exact` answers are wanted, so that all bits of an item belong in one command.
     """
     return not exact or image_bytes(shard) <= WHOLE_BYTES
 

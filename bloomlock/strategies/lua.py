@@ -8,18 +8,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from redis.exceptions import NoScriptError
-
-from bloomlock.delivery import collect
-from bloomlock.effects import Core, Pipeline, Request
 from bloomlock.scripts import Script
 
 from .base import Segment, Strategy, error_of, header_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from bloomlock.commands import Replies
+    from bloomlock.effects import Core
     from bloomlock.hashing import Hasher
 
     from .base import Shard
@@ -50,56 +46,9 @@ class LuaStrategy(Strategy):
         def arguments(some: Sequence[bytes]) -> list[bytes | int]:
             return [header, int(write), width, hasher.packed(some), *others]
 
-        calls = Calls(_BITS, [shard.key], [partial(arguments, part) for part in parts])
-        replies = yield from calls.run(repeatable=not write)
+        makers = [partial(arguments, part) for part in parts]
+        replies = yield from _BITS.call_each([shard.key], makers, repeatable=not write)
         return [_segment(reply, len(part)) for part, reply in zip(parts, replies, strict=True)]
-
-
-class Calls:
-    """Calls of one script that follow each other, packed while others are on their way.
-
-    Args:
-        script: The script.
-        keys: Of all of them.
-        arguments: Makes those of each call.
-    """
-
-    def __init__(
-        self,
-        script: Script,
-        keys: Sequence[str],
-        arguments: Sequence[Callable[[], Sequence[bytes | int]]],
-    ) -> None:
-        self._script = script
-        self._keys = keys
-        self._arguments = arguments
-
-    def __len__(self) -> int:
-        return len(self._arguments)
-
-    def __iter__(self) -> Iterator[list[bytes]]:
-        """Pack one call at a time.
-
-        The first of several carries the source, which takes hardly longer and spares the others
-        being sent twice to a server that lacks the script.
-        """
-        script = self._script
-        for index, arguments in enumerate(self._arguments):
-            make = script.by_source if index == 0 and len(self) > 1 else script.by_digest
-            yield [make(self._keys, arguments())]
-
-    def run(self, *, repeatable: bool) -> Core[Replies]:
-        """Carry them out; those that found no script, so did nothing, again with the source."""
-        request: Request | Pipeline = Pipeline(self._keys[0], self)
-        if len(self) == 1:
-            request = Request(self._keys[0], next(iter(self)))
-        replies = yield from collect(request, repeatable=repeatable)
-        for index, reply in enumerate(replies):
-            if isinstance(reply, NoScriptError):
-                command = self._script.by_source(self._keys, self._arguments[index]())
-                request = Request(self._keys[0], [command])
-                (replies[index],) = yield from collect(request, repeatable=repeatable)
-        return replies
 
 
 def _segment(reply: object, count: int) -> Segment:

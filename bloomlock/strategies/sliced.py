@@ -20,7 +20,6 @@ from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script
 
 from .base import Segment, Strategy, error_of, header_from_bytes
-from .lua import Calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,8 +126,9 @@ def ask_shard(
     while todo:
         size = max(1, BITS_PER_CALL // state.num_offsets)
         parts = [some[at : at + size] for some in todo for at in range(0, max(1, len(some)), size)]
-        calls = Calls(ITEMS, keys, [partial(arguments, part) for part in parts])
-        replies = yield from calls.run(repeatable=operation == TEST or not items)
+        makers = [partial(arguments, part) for part in parts]
+        is_repeatable = operation == TEST or not items
+        replies = yield from ITEMS.call_each(keys, makers, repeatable=is_repeatable)
         todo = []
         for part, reply in zip(parts, replies, strict=True):
             segment = _read(shard, state, reply, len(part))
