@@ -35,11 +35,7 @@ def encode_command(*arguments: str | bytes | int) -> bytes:
 
 
 def encode_arguments(*arguments: str | bytes | int) -> bytes:
-    r"""Return arguments as they stand in a command, for commands of which most stays the same.
-
-    >>> encode_arguments("GET", 1)
-    b'$3\r\nGET\r\n$1\r\n1\r\n'
-    """
+    """Return arguments as they stand in a command, for commands of which most stays the same."""
     parts = []
     for argument in arguments:
         data = argument if isinstance(argument, bytes) else str(argument).encode()
@@ -48,11 +44,7 @@ def encode_arguments(*arguments: str | bytes | int) -> bytes:
 
 
 def encode_opening(num_more: int, *arguments: str | bytes | int) -> bytes:
-    r"""Return a command up to its last arguments, of which there are `num_more`.
-
-    >>> encode_opening(1, "GET") + encode_arguments("a") == encode_command("GET", "a")
-    True
-    """
+    """Return a command up to its last arguments, of which there are `num_more`."""
     return b"*%d\r\n%b" % (len(arguments) + num_more, encode_arguments(*arguments))
 
 
@@ -63,11 +55,7 @@ def encode_large(name: str, key: str, large: memoryview, *rest: str | bytes | in
 
 
 def join_commands(commands: Sequence[Command | memoryview]) -> list[bytes | memoryview]:
-    """Return all commands in few parts.
-
-    >>> join_commands([b"a", b"b", Parts((b"c", memoryview(b"large"), b"d")), b"e"])[::2]
-    [b'abc', b'de']
-    """
+    """Return all commands in few parts."""
     joined: list[bytes | memoryview] = []
     small: list[bytes] = []
     for command in commands:
@@ -91,9 +79,6 @@ def ends_transaction(commands: Sequence[Command], replies: Replies) -> bool:
 
     A server that aborts EXEC discards the transaction and all WATCHes. Any other error, such as
     that of a proxy without transactions, leaves open what has become of them.
-
-    >>> ends_transaction([MULTI, EXEC], [b"OK", None]), ends_transaction([MULTI], [b"OK"])
-    (True, False)
     """
     for command, reply in zip(reversed(commands), reversed(replies), strict=True):
         if command == EXEC:

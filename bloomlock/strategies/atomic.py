@@ -59,7 +59,6 @@ class AtomicStrategy(Strategy):
     def one(
         self, shards: Sequence[Shard], hasher: Hasher, item: bytes, *, write: bool
     ) -> Core[Segment]:
-        """See Strategy.one."""
         if hasher.places is not None:
             number, operations = hasher.places.operations(hasher.digest_of(item), write)
         else:

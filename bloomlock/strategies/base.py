@@ -124,20 +124,12 @@ class Strategy(ABC):
     def ask_shard(
         self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[list[Segment]]:
-        """Test items of one shard, and set their bits if `write`.
-
-        Returns:
-            Segments that together cover all items in order.
-        """
+        """Test items of one shard, and set their bits if `write`; segments cover them in order."""
 
     def ask(
         self, shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[Answered]:
-        """Test encoded items of any shards, and set their bits if `write`.
-
-        Returns:
-            Where items stand, and the answers to these; together all items.
-        """
+        """Do the same for any shards; return where items stand, and the answers to these."""
         if hasher.shards == 1 and items:
             segments = yield from self.ask_shard(shards[0], hasher, items, write=write)
             return [(range(len(items)), segments)]
@@ -165,9 +157,7 @@ class Strategy(ABC):
 class WithFallback(Strategy):
     """A strategy for batches that a server may refuse, and the one that takes its place then.
 
-    Args:
-        first: What is tried. An error that the server answers means that it did nothing.
-        fallback: What is done instead.
+    An error that the server answers to `first` means that it did nothing.
     """
 
     def __init__(self, first: Strategy, fallback: Strategy) -> None:
@@ -180,7 +170,6 @@ class WithFallback(Strategy):
     def ask_shard(
         self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[list[Segment]]:
-        """See Strategy.ask_shard."""
         answered: list[Segment] = []
         size = max(1, self._fallback.bits_per_exchange // hasher.num_hashes)
         start = 0
@@ -199,7 +188,6 @@ class WithFallback(Strategy):
         return answered
 
     def shards_at_once(self, shard: Shard, *, write: bool) -> int | None:
-        """See Strategy.shards_at_once."""
         return self._first.shards_at_once(shard, write=write)
 
 

@@ -74,7 +74,6 @@ class BitmapStrategy(Strategy):
     def ask_shard(
         self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[list[Segment]]:
-        """See Strategy.ask_shard."""
         rows, size, header = hasher.rows(items), image_bytes(shard), shard.header
         image = np.zeros(size if write else 0, np.uint8)
         set_rows(image, rows if write else rows[:0])
@@ -104,7 +103,6 @@ class BitmapStrategy(Strategy):
         return [Segment(len(rows), header, missing)]
 
     def shards_at_once(self, shard: Shard, *, write: bool) -> int:  # noqa: ARG002 - images are large
-        """See Strategy.shards_at_once."""
         return max(1, TOGETHER_BYTES // image_bytes(shard))
 
 

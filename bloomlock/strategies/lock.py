@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import redis.exceptions
 from redis.exceptions import RedisError, ResponseError, WatchError
 
-from bloomlock.commands import encode_command
+from bloomlock.commands import UNWATCH, encode_command
 from bloomlock.delivery import check, collect, deliver
 from bloomlock.effects import (
     NO_LIMIT,
@@ -36,7 +36,7 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.keys import LockKeys, stripe_keys
-from bloomlock.locks.protocol.steps import ACQUIRE, RELEASE, LockSteps, compare_and_delete
+from bloomlock.locks.protocol.steps import ACQUIRE, RELEASE, LockSteps
 from bloomlock.locks.protocol.values import AcquireRequest, ReleaseRequest
 from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUTAGE_PAUSE, Attempt
 
@@ -178,10 +178,10 @@ class LockStrategy(Strategy):
                 # Nothing but locks was asked for so far.
                 update.fail(wanted, lost.cause)
                 seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
-                yield Behind(_release_all(taken, asking.token, self._missing), line, seconds)
+                yield Behind(_release_all(taken, asking.token), line, seconds)
                 return
             yield NO_LIMIT
-            yield from _release_all(taken, asking.token, self._missing)
+            yield from _release_all(taken, asking.token)
 
     def _wait_for(
         self, keys: LockKeys, asking: AcquireRequest, until: float, clock: Callable[[], float]
@@ -267,7 +267,7 @@ def _take_and_watch(locks: Sequence[LockKeys], request: AcquireRequest) -> Core[
 
     WATCH makes the fence part of the update: EXEC does nothing if a watched lock was lost since its
     holder was last seen in it, so a holder that slept through its lease cannot write. The
-    connection is kept for the transaction that follows; see `_unwatch`.
+    connection is kept for the transaction that follows.
     """
     take = [ACQUIRE.command(lock, request) for lock in locks]
     asked = Request(locks[0].lock, [*take, *_watching(locks)], hold=True)
@@ -287,7 +287,7 @@ def _take_and_watch(locks: Sequence[LockKeys], request: AcquireRequest) -> Core[
 
 
 def _watch(locks: Sequence[LockKeys], token: bytes) -> Core[list[LockKeys]]:
-    """Watch locks and return those held with `token`; one round trip, as `_take_and_watch`.
+    """Watch locks and return those held with `token`; one round trip if all are.
 
     If some are not held, only the others are watched, by another round trip: what other clients do
     with theirs must not stop a transaction.
@@ -307,33 +307,18 @@ def _watch(locks: Sequence[LockKeys], token: bytes) -> Core[list[LockKeys]]:
 def _unwatch(key: str) -> Core[None]:
     """Give the connection back that `_watch` kept."""
     try:
-        yield Request(key, [encode_command("UNWATCH")])
+        yield Request(key, [UNWATCH])
     except ConnectionLost:
         return
 
 
-def _release_all(locks: Sequence[LockKeys], token: bytes, missing: set[str]) -> Core[None]:
-    """Give up locks and hand them on; one round trip if no client waits.
-
-    Never raises what the server or the network did: the leases end by themselves.
-    """
-    if not locks:
-        return
-    answers: list[Any] = []
-    awaited = list(locks)
-    try:
-        native = yield from compare_and_delete(locks, token, missing, repeatable=True)
-        if native is not None:
-            answers = native[::2]
-            awaited = [lock for lock, queue in zip(locks, native[1::2], strict=True) if queue]
-        if awaited:
-            request = ReleaseRequest(token)
-            answers += yield from RELEASE.run_all([(lock, request) for lock in awaited])
-    except ConnectionLost as lost:
-        answers = [lost]
-    error = next((answer for answer in answers if isinstance(answer, Exception)), None)
-    if error is not None:
-        logger.debug("releasing %d locks failed, they expire: %s", len(locks), error)
+def _release_all(locks: Sequence[LockKeys], token: bytes) -> Core[None]:
+    """Give up locks and hand them on; a failure is logged, because the leases end by themselves."""
+    if locks:
+        answers = yield from RELEASE.run_all([(lock, ReleaseRequest(token)) for lock in locks])
+        error = next((answer for answer in answers if isinstance(answer, Exception)), None)
+        if error is not None:
+            logger.debug("releasing %d locks failed, they expire: %s", len(locks), error)
 
 
 def _watching(locks: Sequence[LockKeys]) -> list[bytes]:

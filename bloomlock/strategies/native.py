@@ -53,7 +53,6 @@ class NativeStrategy(Strategy):
         self._is_checked = False
 
     def check_filter(self, name: str, stored: Descriptor) -> None:
-        """See Strategy.check_filter."""
         if not stored.native:
             raise FilterMismatchError(
                 f"filter {name!r} is a bitmap, which strategy 'native' cannot read; attach to it "
@@ -61,7 +60,6 @@ class NativeStrategy(Strategy):
             )
 
     def check_server(self, key: str) -> Core[None]:
-        """See Strategy.check_server."""
         if self._is_checked:
             return
         probe = native_key(key, 0)
@@ -105,13 +103,7 @@ class NativeStrategy(Strategy):
 class Inserts:
     """Items as commands of up to 2000, encoded while others are on their way.
 
-    Args:
-        shard: Where they belong.
-        items: The items.
-        write: Whether to add them, and not only ask.
-
-    Attributes:
-        counts: How many items each command has, but for those that end the last write.
+    `counts`: how many items each command has, but for those that end the last write.
     """
 
     def __init__(self, shard: Shard, items: Sequence[bytes], write: bool) -> None:

@@ -63,7 +63,6 @@ class TransactionStrategy(Strategy):
     def ask_shard(
         self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[list[Segment]]:
-        """See Strategy.ask_shard."""
         request = Request(shard.key, encode_transaction(shard, hasher, items, write))
         replies = yield from collect(request, repeatable=not write)
         return [decode_transaction(replies, len(items))]

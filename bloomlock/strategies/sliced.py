@@ -44,9 +44,7 @@ BROKEN = DISCARDED
 class SlicedStrategy(Strategy):
     """One round trip by a script, and one more for each growth that the client has not heard of.
 
-    Args:
-        name: That of the strategy that the caller asked for.
-        refresh: Whether the add of an item that is there renews it, with a window.
+    With `refresh` the add of an item that is there renews it, in a window.
     """
 
     bits_per_exchange: ClassVar[int] = 2**18
@@ -56,7 +54,6 @@ class SlicedStrategy(Strategy):
         self.refresh = refresh
 
     def check_server(self, key: str) -> Core[None]:
-        """See Strategy.check_server."""
         request = Request(key, [encode_command("EVAL", "return 1", 0)])
         (reply,) = yield from collect(request, repeatable=True)
         if isinstance(reply, Exception) and is_missing(reply):
@@ -68,7 +65,6 @@ class SlicedStrategy(Strategy):
     def one(
         self, shards: Sequence[Shard], hasher: Hasher, item: bytes, *, write: bool
     ) -> Core[Segment]:
-        """See Strategy.one."""
         shard = shards[hasher.shard_of(item)]
         state, operation = state_of(shard), self._operation(write=write)
         if not state.has_tombstones:
@@ -90,7 +86,6 @@ class SlicedStrategy(Strategy):
     def ask_shard(
         self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[list[Segment]]:
-        """See Strategy.ask_shard."""
         return ask_shard(shard, hasher, items, self._operation(write=write))
 
     def _operation(self, *, write: bool) -> bytes:
