@@ -107,6 +107,8 @@ class ClaimSession(Watched):
     """One claim as its worker has it; at first an item that it asks for.
 
     Attributes:
+        offer: The item; it stays the same if it is asked for again.
+        payload: What was kept with the item; BUSY: by the other claim.
         offered: When the item is found again if it is given back.
         token: No other claim has it; fixed before the first byte is sent. Empty: not asked for.
         row: What names the claim in its shard.
@@ -129,6 +131,7 @@ class ClaimSession(Watched):
     ) -> None:
         self.filter_state = filter_state
         self.offer = offer
+        self.payload = offer.payload
         self.renewer = renewer
         self.offered = offered
         self.state = ClaimState.SEEN
@@ -151,10 +154,12 @@ class ClaimSession(Watched):
         state, *rest = answer
         if state == b"gone":
             return
-        self.state = ClaimState(state.decode())
+        # An item that was BUSY may be asked for again.
+        self.state, self.payload = ClaimState(state.decode()), self.offer.payload
+        self.busy_until = 0.0
         if self.state is ClaimState.BUSY:
             self.busy_until = sent + rest[0] / 1000
-            self.offer = self.offer._replace(payload=Offer.of(rest[1]).payload)
+            self.payload = Offer.of(rest[1]).payload
         elif self.state is ClaimState.FAILED:
             (self.attempts,) = rest
         elif self.state is ClaimState.NEW:

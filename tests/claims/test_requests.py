@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
 from claim_tools import let_expire
+from servers import wait_until
 
 from bloomlock import BloomFilter, ClaimState
 from bloomlock.catalog import delete_filter
@@ -154,6 +156,21 @@ def test_a_claim_that_is_not_new_ends_nothing(mine):
     again.commit()
     with pytest.raises(ClaimError, match="committed already"):
         again.abandon()
+
+
+@pytest.mark.parametrize(("end", "state"), [("abandon", NEW), ("commit", SEEN)])
+def test_who_waited_keeps_its_own_payload(clock, mine, other, end, state):
+    """A claim that is BUSY has that of the other claim, and is asked for again."""
+    held = other.claim("a", payload="theirs")
+    assert mine.claim("a", payload="mine").payload == "theirs"
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(mine.claim, "a", wait=600.0, payload="mine")
+        wait_until(lambda: any(clock.client.scan_iter("*:waiting")))
+        getattr(held, end)()
+        found = waiting.result()
+    assert (found.state, found.payload) == (state, "mine")
+    assert [claim.payload for claim in mine.open_claims()] == ["mine"] * (state is NEW)
+    assert (found.remaining > 0) == (state is NEW)
 
 
 @pytest.mark.parametrize("move", [pickle.dumps, copy.copy, copy.deepcopy])

@@ -56,7 +56,7 @@ class Claim:
     @property
     def payload(self) -> str | bytes | None:
         """What was kept with the item; BUSY: by the other claim."""
-        return self._session.offer.payload
+        return self._session.payload
 
     @property
     def attempts(self) -> int:
