@@ -34,7 +34,7 @@ from bloomlock.effects import (
     Subscribe,
 )
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
-from bloomlock.refusals import ends_connection, is_refusal
+from bloomlock.refusals import ends_connection, is_missing, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._sync.kept import Kept
 from bloomlock.runtime._sync.scopes import Scope
@@ -468,8 +468,8 @@ class Driver(ABC):
         is_left = ReadOnlyError in map(type, replies)
         if taken.role and not is_left:
             is_replica = redispy.says_replica(taken.role[0])
-            # A user or a proxy may lack the command.
-            self._asks_role = is_replica is not None
+            # A user or a proxy may lack the command; a busy server answers it later.
+            self._asks_role = not is_missing(taken.role[0])
             self._was_master = self._was_master or is_replica is False
             if is_replica and self._was_master:
                 replies.clear()
