@@ -64,14 +64,11 @@ class Source:
     Of each shard header and state are read first, then the tombstones, then the bits, each with the
     header. So all bits of what a tombstone stands for are there, and what has no flag at first has
     no tombstones, whatever comes later.
-
-    Attributes:
-        layout: How long it is, as soon as it has begun.
-        is_flagged: Whether items were discarded before it began.
     """
 
     layout: Layout
     is_flagged = False
+    """Whether items were discarded before it began."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -281,7 +278,6 @@ def _make(prepared: Prepared, fill: Core[bool], there: There) -> Core[bool]:
 
 
 def counter(progress: Progress | None, whole: int) -> Callable[[int], None]:
-    """Return what reports how many bytes are done, as they are counted."""
     done = 0
 
     def count(size: int) -> None:

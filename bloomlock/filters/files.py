@@ -65,14 +65,7 @@ class Part(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How long the images and the tombstones of a filter are.
-
-    Attributes:
-        shards: How many images there are.
-        image: Bytes of each.
-        slices: How many slices these have, of a filter that grows.
-        discarded: How many tombstones there are.
-    """
+    """How many images of how many bytes a filter has, with how many slices, and tombstones."""
 
     shards: int
     image: int
@@ -237,13 +230,7 @@ class FileWriter:
 
 
 class FileReader:
-    """Reads a file part by part, and compares its checksums when it has read all.
-
-    Attributes:
-        name: What it is called in messages.
-        descriptor: What the file holds; of a secret key the check alone.
-        layout: How long it is.
-    """
+    """Reads a file part by part, and compares its checksums when it has read all."""
 
     def __init__(self, source: FilePath | BinaryIO) -> None:
         self._owns = isinstance(source, (str, os.PathLike))
@@ -266,11 +253,7 @@ class FileReader:
         self._pieces = self.layout.pieces()
 
     def read(self) -> Part | None:
-        """Return the next part; None after the last, when all of the file is known to be whole.
-
-        Raises:
-            ConfigurationError: If it is damaged; the message names the place.
-        """
+        """Return the next part; None after the last, when all of the file is known to be whole."""
         piece = next(self._pieces, None)
         if piece is None:
             self._compare_sums()

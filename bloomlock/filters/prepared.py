@@ -47,21 +47,10 @@ if TYPE_CHECKING:
 
 
 class Prepared:
-    """A generation that is being prepared.
-
-    Args:
-        keys: The filter's keys.
-        model: The filter's parameters.
-        origin: "copy", "import" or "rebuild".
-        may_replace: Whether a filter that is there is replaced, or else an error.
-        what: What prepares it, for messages.
-
-    Attributes:
-        target: Its descriptor.
-        expected: The closed filter that is replaced; None: whatever is there.
-    """
+    """A generation that is being prepared; `what` prepares it, for messages."""
 
     expected: Descriptor | None = None
+    """The closed filter that is replaced; None: whatever is there."""
 
     def __init__(
         self, keys: FilterKeys, model: Descriptor, origin: str, *, may_replace: bool, what: str
@@ -75,11 +64,7 @@ class Prepared:
         self._records: list[bytes | memoryview] = []
 
     def begin(self, layout: Layout, *, refused: int = 0) -> Core[None]:
-        """Take the memory; `refused` is the header of a filter that may not be replaced.
-
-        Raises:
-            ConfigurationError: If the name is taken, or the server has not the memory.
-        """
+        """Take the memory; `refused` is the header of a filter that may not be replaced."""
         self._layout = layout
         self._refuse_taken((yield from look(self.keys)).descriptor, refused)
         yield from check_room(self.keys, self.target, replaces=False, slices=layout.slices)
@@ -125,11 +110,7 @@ class Prepared:
         yield from write_set(key, self.target.header, records, is_sorted=self._is_sorted)
 
     def compare(self, count: Callable[[int], None]) -> Core[None]:
-        """Read back all that was written, and count its bytes.
-
-        Raises:
-            BloomlockError: If it is not what was written.
-        """
+        """Read back all that was written, and count its bytes."""
         for shard, start, size, digest in self._written:
             key = self._key(shard)
             (data,) = yield from ask(key, encode_command("GETRANGE", key, start, start + size - 1))
@@ -147,12 +128,7 @@ class Prepared:
             count(len(records) * RECORD_BYTES)
 
     def switch(self) -> Core[None]:
-        """Make the generation the filter's.
-
-        Raises:
-            FilterLostError: If what was prepared is gone, or the closed filter is not there.
-            ConfigurationError: If the name was taken by another client.
-        """
+        """Make the generation the filter's."""
         yield from retried(self.keys, self._put)
 
     def _put(self) -> Core[None]:

@@ -293,12 +293,8 @@ def _refuse_other(
 def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]:
     """Put a generation in the place of what was found, and return it as it is stored then.
 
-    With the origin "create" or "clear" it is empty, else all its shards are prepared.
-
-    Raises:
-        Changed: If something else is there by now.
-
-    Cost: six round trips, and two for each further shard.
+    With the origin "create" or "clear" it is empty, else all its shards are prepared. It takes six
+    round trips, and two for each further shard.
     """
     stored = found.descriptor
     placing = replace(planned, state=PLACING, replaces=_replaced(found, planned))
@@ -338,9 +334,6 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
     """Finish, or wait for, what another client puts in place; say what is gone.
 
     With `is_checked` all shards are looked at also if the filter is ready.
-
-    Raises:
-        Changed: If another client has changed it.
     """
     stored = found.descriptor
     if stored is None:
@@ -368,14 +361,11 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
 
 
 def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
-    """Place all shards of a generation and open it; None if it is broken.
-
-    Raises:
-        Changed: If another client did, and changed the filter again.
-    """
+    """Place all shards of a generation and open it; None if it is broken."""
     for shard in range(placing.size.shards):
         if not (yield from place(keys, shard, placing)):
             if not placing.is_same((yield from look(keys)).descriptor):
+                # Another client did, and the filter was changed again.
                 raise Changed
             return None
     if (old := placing.replaces) is not None:
