@@ -8,7 +8,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-import numpy as np
 import pytest
 import redis
 import redis.asyncio
@@ -177,12 +176,13 @@ def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, node
                     moved.append(step)
                 answer = yield step
 
-    rows = np.array([[100, 200, 300]], np.uint64)
-    shard = made._state.view.shards[0]
+    view = made._state.view
     segments = []
 
     def exchange():
-        segments.extend((yield from made._state.strategy.many(shard, rows, write=True)))
+        ask = made._state.strategy.ask
+        for _, found in (yield from ask(view.shards, view.hasher, [b"moved"], write=True)):
+            segments.extend(found)
 
     made._runtime.run(moving(exchange()))
     assert moved
