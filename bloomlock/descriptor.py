@@ -78,10 +78,7 @@ class Descriptor:
     """What every client of a filter must agree on.
 
     Attributes:
-        capacity: Distinct items the filter is sized for, n.
-        error_rate: False-positive rate at that fill, p.
         size: Bits, hash functions and shards; those of the first slice, where there are slices.
-        seeds: One Murmur3 seed for each hash function; None: default hashing.
         native: Whether the server has the filter itself (BF.*), and places the items.
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "placing" until all its prepared shards are in their places; "closed" while
@@ -89,11 +86,8 @@ class Descriptor:
         origin: What began the generation: "create" (no filter was there, or it had lost something),
             "clear", "copy", "import" or "rebuild".
         root: The generation whose items this one has: another one after a rebuild.
-        key: What the offsets depend on; None: on the item alone.
-        window: How long items are remembered; None: for ever.
         replaces: While it is placing, what it takes the place of; while it is closed, the
             generation whose header its shards had.
-        growth: How it grows; None: not at all.
         slices: Those of a window, or all that it can have if it grows.
         discards: Whether items may have been discarded, as the header of the first shard says; no
             part of what is stored.

@@ -132,11 +132,7 @@ class Ring:
 
 
 def check_window(window: Window | timedelta | float) -> Ring:
-    """Return the slices of a window that a caller asks for, or raise ConfigurationError.
-
-    >>> check_window(timedelta(days=7))
-    Ring(length_us=604800000000, slices=6)
-    """
+    """Return the slices of a window that a caller asks for, or raise ConfigurationError."""
     asked = window if isinstance(window, Window) else Window(window)
     length, count = asked.length, USUAL_SLICES if asked.slices is None else asked.slices
     if not _is_whole(count, MIN_SLICES, MAX_SLICES):
@@ -194,11 +190,7 @@ class Growth:
 
 
 def check_growth(growth: Growth, capacity: int) -> Growth:
-    """Return how a filter grows, or raise ConfigurationError.
-
-    >>> check_growth(Growth(up_to=10**6), 1000)
-    Growth(factor=4, up_to=1000000)
-    """
+    """Return how a filter grows, or raise ConfigurationError."""
     factor, up_to = growth.factor, growth.up_to
     if not _is_whole(factor, MIN_GROWTH, MAX_GROWTH):
         raise ConfigurationError(

@@ -82,7 +82,7 @@ class RequestedSpec:
             _refuse(
                 " with on_full='grow', where slices differ in size and number of hash functions",
                 seeds=seeds,
-                window=window,
+                window=window.length if isinstance(window, Window) else window,
             )
         if native:
             _refuse(

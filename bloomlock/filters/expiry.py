@@ -44,11 +44,7 @@ _EXPIRE, _SWEEP = Script("header", "expire"), Script("header", "sweep")
 
 
 def check_ttl(parameter: str, value: object) -> int:
-    """Return a duration in milliseconds, or raise ConfigurationError.
-
-    >>> check_ttl("ttl", 1.5), check_ttl("ttl", timedelta(days=1))
-    (1500, 86400000)
-    """
+    """Return a duration in milliseconds, or raise ConfigurationError."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if (
         isinstance(seconds, bool)
@@ -136,11 +132,8 @@ def sweep(view: View, stored: Descriptor | None) -> Core[None]:
     """Delete or cut strings that updates left, or made longer, where shards of a filter were.
 
     A string without a header is never part of a filter, and nothing behind the length of a shard
-    is. What fails is left to who creates the filter anew.
-
-    Args:
-        view: Of the filter that was there.
-        stored: The one that is there now; None: none, or it is not known.
+    is. What fails is left to the client that creates the filter again.
+    `stored` is the filter that is there now; None: none, or it is not known.
     """
     header, length = b"", 0
     if stored is not None and not stored.slices:

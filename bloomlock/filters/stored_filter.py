@@ -82,21 +82,13 @@ def look(keys: FilterKeys) -> Core[Found]:
 
 
 def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
-    """Return header, without flags, and length in bytes of a shard; one round trip.
-
-    Raises:
-        FilterMismatchError: If the key holds something that is no shard of this version.
-    """
+    """Return header, without flags, and length in bytes of a shard; one round trip."""
     header, length = yield from _ask(keys, shard)
     return unflagged(header), length
 
 
 def are_whole(keys: FilterKeys, descriptor: Descriptor, shards: Iterable[int]) -> Core[bool]:
-    """Return whether some shards have all that belongs to the generation of a descriptor.
-
-    Raises:
-        FilterMismatchError: If one of them is too short.
-    """
+    """Return whether some shards have all that belongs to the generation of a descriptor."""
     return all((yield from in_parallel([_is_whole(keys, descriptor, shard) for shard in shards])))
 
 
@@ -112,20 +104,16 @@ def _is_whole(keys: FilterKeys, descriptor: Descriptor, shard: int) -> Core[bool
         return False
     if not descriptor.has_header(unflagged(header)) or not all(are_there):
         return False
-    refuse_wrong_length(keys, shard, (unflagged(header), length), descriptor)
+    refuse_wrong_length(keys, shard, length, descriptor)
     return True
 
 
-def refuse_wrong_length(
-    keys: FilterKeys, shard: int, found: tuple[int, int], descriptor: Descriptor
-) -> None:
-    """Raise FilterMismatchError if a shard of that generation is not as long as its parameters say.
+def refuse_wrong_length(keys: FilterKeys, shard: int, length: int, descriptor: Descriptor) -> None:
+    """Raise FilterMismatchError if a shard of that generation is too short for its parameters.
 
     A string of the right generation has its full length from the start. It may be longer: an object
     that was attached to a larger filter before has added to it.
-    `found` is its header and its length.
     """
-    _, length = found
     expected = descriptor.string_bytes()
     if length < expected:
         raise FilterMismatchError(

@@ -352,7 +352,7 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
     has_more = stored.discards or bool(kind_of(stored).keys(keys.bits(0), stored.header))
     rest = range(0 if is_first_there and has_more else 1, stored.size.shards)
     if is_first_there and (yield from are_whole(keys, stored, rest)):
-        refuse_wrong_length(keys, 0, (found.header, found.length), stored)
+        refuse_wrong_length(keys, 0, found.length, stored)
         return found
     # Another client may be clearing the filter.
     if not stored.is_same((yield from look(keys)).descriptor):
