@@ -110,7 +110,8 @@ def _chunks(
             size = most = min(state.items_per_chunk, max(size, 2 * most))
         return size if batch_size is None else min(size, batch_size)
 
-    return take_chunks(items, size_of, finish=finish)
+    # What is no iterable is refused here, at the call.
+    return take_chunks(iter(items), size_of, finish=finish)
 
 
 def take_chunks(
