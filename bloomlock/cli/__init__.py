@@ -85,11 +85,9 @@ class LazyGroup(click.Group):
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of all commands."""
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command; None if there is none of that name."""
         if cmd_name not in self._places:
             return None
         place, what = self._places[cmd_name]
@@ -102,7 +100,6 @@ class LazyGroup(click.Group):
         return cast("click.Command", found)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write what the commands do."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, what) for name, (_, what) in self._places.items()])
 
@@ -139,7 +136,6 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and end the process."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         status = cli.main(given, prog_name="bloomlock", standalone_mode=False)

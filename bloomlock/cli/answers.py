@@ -22,7 +22,7 @@ from bloomlock.errors import (
 )
 
 from .errors import warn
-from .lines import STDIN, BatchSizer, Output, SignalGuard, read_lines
+from .lines import STDIN, BatchSizes, Output, SignalGuard, read_lines
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -30,32 +30,24 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 2**18  # what the library takes as one batch at most
 _FEWEST_LINES = 2**13
-_LINES_IN_MEMORY = 2**13  # what the processor's caches like
 _FIRST_BITS = 10_000
 
 
-def sizer_in_memory() -> BatchSizer:
-    """Return the sizer for a filter in this process, where nothing is at stake."""
-    return BatchSizer(_LINES_IN_MEMORY, _LINES_IN_MEMORY)
+IN_MEMORY = BatchSizes(2**13, 2**13)
+"""For a filter in this process, where nothing is at stake: what the processor's caches like."""
 
 
-def sizer_on_server(bloom: BloomFilter) -> BatchSizer:
-    """Return the sizer for a filter on a server, where a batch is at stake at any moment."""
-    return BatchSizer(max(1, _FIRST_BITS // bloom.num_hashes), _bitmap_lines(bloom))
+def sizes_on_server(bloom: BloomFilter, *, at_stake: bool = True) -> BatchSizes:
+    """Return the sizes for a filter on a server.
 
-
-def sizer_of_import(bloom: BloomFilter) -> BatchSizer:
-    """Return the sizer where nothing is at stake and a bitmap goes one way only."""
-    return BatchSizer(_FEWEST_LINES, min(2 * _bitmap_lines(bloom), _MOST_LINES))
-
-
-def _bitmap_lines(bloom: BloomFilter) -> int:
-    """Return how many lines make a batch that goes to the server as one bitmap.
-
-    That is where the bitmap, there and back, takes fewer bytes than the bits of each item: with
-    the default strategy from num_bits / (168 num_hashes) items on, a 25th of the capacity.
+    The largest batch goes to the server as one bitmap. That bitmap, there and back, takes fewer
+    bytes than the bits of each item from num_bits / (168 num_hashes) items on, a 25th of the
+    capacity. Where no line is at stake, the bitmap goes one way only.
     """
-    return min(max(bloom.num_bits // (144 * bloom.num_hashes), _FEWEST_LINES), _MOST_LINES)
+    most = max(bloom.num_bits // (144 * bloom.num_hashes), _FEWEST_LINES)
+    if at_stake:
+        return BatchSizes(max(1, _FIRST_BITS // bloom.num_hashes), min(most, _MOST_LINES))
+    return BatchSizes(_FEWEST_LINES, min(2 * most, _MOST_LINES))
 
 
 class Answers(NamedTuple):
@@ -72,7 +64,6 @@ class Answers(NamedTuple):
 
 
 def add_in_memory(bloom: MemoryBloomFilter, lines: Sequence[bytes]) -> Answers:
-    """Add lines to a filter in this process; CapacityError is returned, not raised."""
     try:
         return Answers(bloom.add_many(lines))
     except CapacityError as error:
@@ -80,7 +71,6 @@ def add_in_memory(bloom: MemoryBloomFilter, lines: Sequence[bytes]) -> Answers:
 
 
 def add(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
-    """Add lines; errors are returned, not raised."""
     new: list[bool | None] = []
     while len(new) < len(lines):
         asked = lines[len(new) :]
@@ -127,19 +117,17 @@ def _unknown_is_new(lines: Sequence[bytes], results: Sequence[bool | None]) -> l
 
 
 def test(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
-    """Test lines without adding them; nothing is at stake, so errors are raised."""
+    # Nothing is at stake, so errors are raised.
     seen = [bloom.exists(lines[0])] if len(lines) == 1 else bloom.exists_many(lines)
     return Answers([not each for each in seen])
 
 
 def discard(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
-    """Discard lines; those that were there count as new. To discard again is harmless."""
+    # Those that were there count as new. To discard again is harmless.
     return Answers([bloom.discard(lines[0])] if len(lines) == 1 else bloom.discard_many(lines))
 
 
 class Counts(NamedTuple):
-    """How many lines were answered, and how many of them were new."""
-
     lines: int
     new: int
 
@@ -154,18 +142,12 @@ def answer(
     write: bool | None = None,
     delimiter: bytes = b"\n",
 ) -> Counts:
-    """Answer items, or the lines of files where there are none; write some of them.
+    """Answer `items`, or the lines of files where there are none; write some of them.
 
-    Args:
-        ask: Answers a batch.
-        bloom: The filter.
-        files: Their names; "-" is standard input.
-        items: What the command line names.
-        total: The bytes of the files, if that is known.
-        write: Whether the new ones are written, or (False) the others, or (None) none.
-        delimiter: The end of a line.
+    `total` is the bytes of the files. The new ones are written, or (`write=False`) the others, or
+    (None) none.
     """
-    sizer = sizer_in_memory() if isinstance(bloom, MemoryBloomFilter) else sizer_on_server(bloom)
+    sizes = IN_MEMORY if isinstance(bloom, MemoryBloomFilter) else sizes_on_server(bloom)
     output = None if write is None else Output(delimiter)
     num_bytes = num_lines = num_new = 0
 
@@ -177,7 +159,7 @@ def answer(
     with SignalGuard() as guard, progress_bar(total, writes=bool(output), hidden=hidden) as show:
         batches: Iterable[Sequence[bytes]] = [list(map(os.fsencode, items))]
         if not items:
-            batches = read_lines(files, sizer, guard, delimiter=delimiter, on_read=count)
+            batches = read_lines(files, sizes, guard, delimiter=delimiter, on_read=count)
         for batch in batches:
             # A signal, and a reader that has gone, are noticed before anything of a batch is sent,
             # or after all of it is written.

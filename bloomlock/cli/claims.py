@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .errors import NO, Failure, warn
 from .options import example, items_argument, json_option, name_argument, opens_filter
-from .tables import age_text, print_fields, print_json, print_table, text_of
+from .tables import print_fields, print_json, print_table, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,7 @@ def _settle(
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    age = age_text(row["age"]) if "age" in row else "-"
+    age = str(timedelta(seconds=int(row["age"]))) if "age" in row else "-"
     texts = [text_of(row.get(name) or "") for name in ("item", "payload", "error")]
     short = [t if len(t) <= _LONGEST else f"{t[: _LONGEST - 3]}..." for t in texts]
     return [row["state"], age, f"{row['attempts']}", *short]

@@ -28,8 +28,6 @@ _HELP_ASKED = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 class Failure(click.ClickException):
-    """One sentence for standard error; exit status 2."""
-
     exit_code = ERROR
 
 
@@ -84,7 +82,6 @@ def _reported() -> tuple[type[bloomlock.errors.BloomlockError], type[RedisError]
 
 
 def failure_of(error: bloomlock.errors.BloomlockError | RedisError | OSError) -> Failure:
-    """Return the Failure that reports an error of the library, the server or the system."""
     from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
 
     if isinstance(error, ResponseError):
@@ -96,14 +93,12 @@ def failure_of(error: bloomlock.errors.BloomlockError | RedisError | OSError) ->
 
 
 def warn(message: str) -> None:
-    """Write one line to standard error."""
     if sys.stderr is not None:
         line = " ".join(message.split())
         print(f"bloomlock: {line}", file=sys.stderr, flush=True)  # noqa: T201 - what it is for
 
 
 def say(error: click.ClickException) -> int:
-    """Write one line about an error to standard error; return the exit status."""
     message = error.format_message()
     if isinstance(error, _HELP_ASKED):
         click.echo(message, err=True)
@@ -111,7 +106,7 @@ def say(error: click.ClickException) -> int:
         warn(f"{message.rstrip('.')} (see {error.ctx.command_path} --help)")
     else:
         warn(message)
-    return error.exit_code
+    return getattr(error, "status", error.exit_code)
 
 
 def sentence(message: str) -> str:
@@ -136,8 +131,6 @@ def die(number: int) -> None:
 
 
 class _OneLine(logging.Handler):
-    """Shows warnings of the library as lines of this program."""
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
 

@@ -85,7 +85,7 @@ def create_command(name: str, **options: Any) -> None:
         shards = "1 shard" if bloom.shards == 1 else f"{bloom.shards} shards"
         click.echo(
             f"{shown(name)}: {bloom.capacity} items at {bloom.error_rate:g}, {bloom.num_hashes} "
-            f"hash functions, {size_text(bloom.num_bits / 8)} of memory in {shards}"
+            f"hash functions, {size_text(bloom.num_bits // 8)} of memory in {shards}"
         )
 
 

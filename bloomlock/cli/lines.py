@@ -15,6 +15,7 @@ import stat
 import sys
 import time
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -108,41 +109,9 @@ def _explained(name: str) -> Iterator[None]:
         raise Failure(f"cannot read {called}: {error.strerror}") from error
 
 
-class BatchSizer:
-    """The size of the next batch.
-
-    It grows while more lines are waiting and answers come quickly: on a server a kill -9 between
-    answer and output loses the batch, so the first ones are small.
-
-    Attributes:
-        lines: Lines of the next batch at most.
-
-    >>> sizer = BatchSizer(100, 300)
-    >>> for count in (99, 100, 200, 300):
-    ...     sizer.answered(count, 0.1)
-    ...     sizer.lines
-    100
-    200
-    300
-    300
-    """
-
-    def __init__(self, first: int, most: int) -> None:
-        self.lines = first
-        self._first = first
-        self._most = most
-
-    def answered(self, count: int, seconds: float) -> None:
-        """Note that a batch of `count` lines took `seconds` to be answered and written."""
-        if seconds > _SLOW_SECONDS:
-            self.lines = max(self._first, self.lines // 2)
-        elif count >= self.lines and seconds < _QUICK_SECONDS:
-            self.lines = min(2 * self.lines, self._most)
-
-
 def read_lines(
     names: Iterable[str],
-    sizer: BatchSizer,
+    sizes: BatchSizes,
     guard: SignalGuard,
     *,
     delimiter: bytes = b"\n",
@@ -156,11 +125,10 @@ def read_lines(
     for name in names:
         # What the consumer of a batch raises is no error of the file, and does not come here.
         with _explained(name), _opened(name) as descriptor:
-            yield from batches(split(_blocks(descriptor, guard, on_read), delimiter), sizer)
+            yield from batches(split(_blocks(descriptor, guard, on_read), delimiter), sizes)
 
 
-class LineTooLongError(Exception):
-    """A line is longer than the memory that may be used for it."""
+class LineTooLongError(Exception): ...
 
 
 def split(
@@ -197,36 +165,41 @@ def split(
         yield [bytes(rest)]
 
 
-def batches(parts: Iterable[list[bytes]], sizer: BatchSizer) -> Iterator[list[bytes]]:
-    """Join or cut lines that come in parts to batches of the sizer's size; tell it their times.
+class BatchSizes(NamedTuple):
+    """Lines of the first batch, and of the largest.
+
+    A kill -9 between answer and output loses a batch on a server, so the first ones are small.
+    """
+
+    first: int
+    most: int
+
+
+def batches(parts: Iterable[list[bytes]], sizes: BatchSizes) -> Iterator[list[bytes]]:
+    """Join or cut lines that come in parts to batches, which grow while they are answered quickly.
 
     Lines are held back only while more are there at once: an empty part lets them go.
     """
-    for batch in _cut(parts, sizer):
-        start = time.monotonic()
-        yield batch
-        sizer.answered(len(batch), time.monotonic() - start)
-
-
-def _cut(parts: Iterable[list[bytes]], sizer: BatchSizer) -> Iterator[list[bytes]]:
+    size = sizes.first
     held: list[bytes] = []
     num_parts = 0
-    for part in parts:
+    for part in chain(parts, [[]]):
         held = held + part if held else part
         num_parts += 1
+        is_flushed = not part or num_parts >= MOST_BLOCKS
         start = 0
-        while len(held) - start >= sizer.lines:
-            lines = held[start : start + sizer.lines]
-            start += len(lines)
+        while start < len(held) and (is_flushed or len(held) - start >= size):
+            batch = held[start : start + size]
+            start += len(batch)
             num_parts = 0
-            yield lines
-        held = held[start:] if start else held
-        if held and (not part or num_parts >= MOST_BLOCKS):
-            num_parts = 0
-            yield held
-            held = []
-    if held:
-        yield held
+            began = time.monotonic()
+            yield batch
+            seconds = time.monotonic() - began
+            if seconds > _SLOW_SECONDS:
+                size = max(sizes.first, size // 2)
+            elif len(batch) >= size and seconds < _QUICK_SECONDS:
+                size = min(2 * size, sizes.most)
+        held = held[start:]
 
 
 def _blocks(descriptor: int, guard: SignalGuard, on_read: Callable[[int], None]) -> Iterator[bytes]:
@@ -246,8 +219,6 @@ def _blocks(descriptor: int, guard: SignalGuard, on_read: Callable[[int], None])
 
 
 class Output:
-    """Writes lines to standard output without a buffer of its own."""
-
     def __init__(self, delimiter: bytes = b"\n") -> None:
         if sys.stdout is None:
             raise Failure("standard output is closed")
@@ -305,7 +276,6 @@ class SignalGuard:
             signal.signal(number, before)
 
     def check(self) -> None:
-        """Raise Stopped if a signal came."""
         if self._noted is not None:
             raise Stopped(self._noted)
 

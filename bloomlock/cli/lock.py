@@ -14,7 +14,15 @@ from bloomlock.errors import LockNotOwnedError
 
 from .errors import warn
 from .options import example, name_argument
-from .supervisor import BUSY, FENCE, OPTIONS_FIRST, command_argument, holding_options, supervise
+from .supervisor import (
+    BUSY,
+    FENCE,
+    OPTIONS_FIRST,
+    Hold,
+    command_argument,
+    holding_options,
+    supervise,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -61,20 +69,15 @@ def lock_command(
             lock: AsyncLock = AsyncReadWriteLock(name, url, lease).read
         else:
             lock = (AsyncFairLock if fair else AsyncLock)(name, url, lease)
-        return _Held(name, lock, 0.0 if nonblock else wait, **options)
+        return _Held(name=name, lock=lock, wait=0.0 if nonblock else wait, **options)
 
     return supervise(holding, command)
 
 
-@dataclass
-class _Held:
+@dataclass(kw_only=True)
+class _Held(Hold):
     name: str
     lock: AsyncLock
-    wait: float | None
-    lease: float
-    grace: float
-    busy: int
-    verbose: bool
 
     async def take(self) -> int | None:
         start = time.monotonic()
@@ -91,6 +94,7 @@ class _Held:
         return {NAME: self.name, FENCE: str(self.lock.fence)}
 
     def wait_lost(self) -> Awaitable[object]:
+        # Of this task: each task that takes a lock has its own.
         return self.lock.lost.wait()
 
     async def give_back(self, status: int | None, why: str | None) -> int:  # noqa: ARG002

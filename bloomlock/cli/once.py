@@ -15,7 +15,15 @@ from bloomlock.errors import ClaimError, FilterMismatchError
 
 from .errors import NO, warn
 from .options import example, key_option, name_argument, status_option
-from .supervisor import BUSY, FENCE, OPTIONS_FIRST, command_argument, holding_options, supervise
+from .supervisor import (
+    BUSY,
+    FENCE,
+    OPTIONS_FIRST,
+    Hold,
+    command_argument,
+    holding_options,
+    supervise,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -61,23 +69,18 @@ def once_command(
             if key is None:
                 raise
             done = await AsyncBloomFilter.open(name, client=url, key=key)
-        return _Claimed(done, item, **options)
+        return _Claimed(filter=done, item=item, **options)
 
     return supervise(holding, command)
 
 
-@dataclass
-class _Claimed:
+@dataclass(kw_only=True)
+class _Claimed(Hold):
     filter: AsyncBloomFilter
     item: str
-    lease: float
-    grace: float
-    wait: float | None
     max_attempts: int | None
     done: int
-    busy: int
     failed: int
-    verbose: bool
     claim: AsyncClaim = field(init=False)
 
     async def take(self) -> int | None:

@@ -40,7 +40,6 @@ class Seconds(click.ParamType["float"]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the seconds."""
         match = re.fullmatch(r"(\d*\.?\d+)([smhdw]?)", str(value))
         if match is None:
             self.fail(f"{value!r} is no number of seconds, or number with m, h, d or w", param, ctx)
@@ -48,12 +47,9 @@ class Seconds(click.ParamType["float"]):
 
 
 class Count(click.ParamType["int"]):
-    """A whole number from 1 on, also one such as 50e6."""
-
     name = "count"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number."""
         text = str(value)
         try:
             number = int(text) if text.isdigit() else int(float(text))
@@ -66,7 +62,6 @@ class Count(click.ParamType["int"]):
 
 
 def time_option(*names: str, default: float | None = None, what: str) -> Callable[[F], F]:
-    """Return an option that is a time in seconds, or with a unit."""
     return click.option(
         *names,
         type=Seconds(),
@@ -78,7 +73,6 @@ def time_option(*names: str, default: float | None = None, what: str) -> Callabl
 
 
 def status_option(*names: str, default: int, what: str) -> Callable[[F], F]:
-    """Return an option that is an exit status."""
     status = click.IntRange(0, 255)
     return click.option(
         *names, type=status, default=default, show_default=True, metavar="N", help=what
@@ -179,7 +173,6 @@ def parameters_of(
     slices: int | None,
     **shape: Any,
 ) -> dict[str, Any]:
-    """Return what a user said about a new filter, as arguments of BloomFilter."""
     if random_key and key is not None:
         raise Failure("--random-key and a key file exclude each other")
     given = {name: value for name, value in shape.items() if value is not None}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .answers import sizer_of_import
+from .answers import sizes_on_server
 from .dedup import create_or_open
 from .errors import NO, Failure, advise, warn
 from .fingerprints import RedisSet, SeenFile, open_source
@@ -106,7 +106,7 @@ def _import(
             done += size
 
         def read() -> Iterator[list[bytes]]:
-            for batch in batches(source.read(count), sizer_of_import(bloom)):
+            for batch in batches(source.read(count), sizes_on_server(bloom, at_stake=False)):
                 guard.check()
                 yield batch
                 show(done, f"{done:,} read")

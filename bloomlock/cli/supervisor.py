@@ -16,8 +16,10 @@ import errno
 import os
 import shutil
 import signal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -44,7 +46,6 @@ _FORWARDED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-_SHELL = "/bin/sh"
 _FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
 _PAUSE = 0.05
 
@@ -56,7 +57,6 @@ OPTIONS_FIRST = {"allow_interspersed_args": False}
 
 
 def holding_options(default_lease: float, default_wait: str) -> Callable[[F], F]:
-    """Return a decorator that gives a command the options of what it holds meanwhile."""
     options = (
         time_option("-w", "--wait", what=f"How long to wait.  [default: {default_wait}]"),
         time_option("--lease", default=default_lease, what="Taken so long after a crash."),
@@ -74,35 +74,38 @@ def holding_options(default_lease: float, default_wait: str) -> Callable[[F], F]
     return decorate
 
 
-class Hold(Protocol):
-    """What is held while the command runs.
-
-    Attributes:
-        lease: Seconds.
-        grace: Seconds from SIGTERM to SIGKILL.
-    """
+@dataclass(kw_only=True)
+class Hold(ABC):
+    """What is held while the command runs, and the options of `holding_options`."""
 
     lease: float
     grace: float
+    wait: float | None
+    busy: int
+    verbose: bool
 
+    @abstractmethod
     async def take(self) -> int | None:
         """Wait for it; return None if it is held now, else the exit status."""
 
+    @abstractmethod
     def environment(self) -> Mapping[str, str]:
-        """Return what the command finds in its environment."""
+        """Return variables for the command."""
 
+    @abstractmethod
     def wait_lost(self) -> Awaitable[object]:
-        """Return what ends when it is lost while it should be held."""
+        """Return an awaitable that ends when it is lost."""
 
+    @abstractmethod
     async def give_back(self, status: int | None, why: str | None) -> int:
         """Give it back; return the exit status.
 
-        `status` is that of the command, None if it did not run; `why` says why its work failed,
+        `status` is that of the command, None if it did not run. `why` says why its work failed,
         None if it did not, or if a signal to this process ended it.
         """
 
-    async def close(self) -> None:
-        """Close the connections."""
+    @abstractmethod
+    async def close(self) -> None: ...
 
 
 def supervise(holding: Callable[[], Coroutine[Any, Any, Hold]], words: Sequence[str]) -> int:
@@ -130,21 +133,40 @@ def supervise(holding: Callable[[], Coroutine[Any, Any, Hold]], words: Sequence[
     return asyncio.run(run())
 
 
-class _Run:
-    """One run."""
+class CannotRunError(Failure):
+    """A command cannot be started; the exit status is that of a shell."""
 
+    def __init__(self, command: str, why: str, *, is_missing: bool = False) -> None:
+        super().__init__(f"cannot run {command!r}: {why}")
+        self.status = 127 if is_missing else 126
+
+
+def _find_program(command: str) -> str:
+    if command.startswith("-"):
+        raise click.UsageError(f"options stand before the names, and {command!r} does not")
+    found = shutil.which(command)
+    if found is not None:
+        return found
+    folders = [""] if os.sep in command else os.get_exec_path()
+    if not any(Path(folder, command).exists() for folder in folders):
+        raise CannotRunError(command, "it is not found", is_missing=True)
+    raise CannotRunError(command, "it is no program, or not permitted")
+
+
+class _Run:
     def __init__(self, hold: Hold, program: str, command: Sequence[str]) -> None:
         self._hold = hold
         self._program = program
         self._command = command
         self._received: list[int] = []
-        self._child: _Child | None = None
         self._waiting: asyncio.Task[int] | None = None
+        self._process: Process | None = None
+        self._has_group = _foreground_group() is None
 
     def _receive(self, number: int) -> None:
         self._received.append(number)
-        if self._child is not None:
-            self._child.forward(number)
+        if self._process is not None:
+            self._forward(number)
         elif self._waiting is None:
             return
         elif len(self._received) == 1:
@@ -153,7 +175,6 @@ class _Run:
             die(number)  # the second signal: not even the server is waited for
 
     async def run(self) -> int:
-        """Wait for the hold, run the command, give the hold back."""
         loop = asyncio.get_running_loop()
         for number in _FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a background job
@@ -174,7 +195,7 @@ class _Run:
             await self._hold.give_back(None, None)
             raise Stopped(self._received[0])
         try:
-            returned = await self._run_child()
+            returned = await self._run_command()
         except BaseException as error:
             await self._hold.give_back(None, str(error) if isinstance(error, Exception) else None)
             raise
@@ -190,144 +211,89 @@ class _Run:
             raise Stopped(killer)
         return status
 
-    async def _run_child(self) -> int:
-        """Run the command to its end, which comes soon if the hold is lost."""
-        hold = self._hold
-        environment = {**os.environ, **hold.environment()}
+    async def _run_command(self) -> int:
+        """Return the exit status of the command, or the negative of the signal that ended it."""
         # The lease is not renewed when the guard acts: others may have it after 2/3 of it.
-        grace = min(hold.grace, hold.lease / 2)
-        self._child = child = await _Child.start(self._program, self._command, environment, grace)
-        ended = asyncio.ensure_future(child.wait())
-        lost = asyncio.ensure_future(hold.wait_lost())
-        await asyncio.wait((ended, lost), return_when=asyncio.FIRST_COMPLETED)
-        lost.cancel()
-        if not ended.done():
-            warn("ending the command, which has lost what it held")
-            await child.end(hold.grace)
-        return await ended
-
-
-class CannotRunError(Failure):
-    """A command cannot be started; the exit status is that of a shell."""
-
-    exit_code = 126
-
-    def __init__(self, command: str, why: str) -> None:
-        super().__init__(f"cannot run {command!r}: {why}")
-
-
-class NotFoundError(CannotRunError):
-    """There is no such command."""
-
-    exit_code = 127
-
-
-def _find_program(command: str) -> str:
-    """Return the path of the program that a shell would run."""
-    if command.startswith("-"):
-        raise click.UsageError(f"options stand before the names, and {command!r} does not")
-    found = shutil.which(command)
-    if found is not None:
-        return found
-    if os.sep in command:
-        is_missing = not Path(command).exists()
-    else:
-        is_missing = not any(Path(folder, command).is_file() for folder in os.get_exec_path())
-    if is_missing:
-        raise NotFoundError(command, "it is not found")
-    raise CannotRunError(command, "it is no program, or not permitted")
-
-
-class _Child:
-    """A command that runs."""
-
-    def __init__(self, process: Process, guard: ProcessGuard, *, alone: bool) -> None:
-        self._process = process
-        self._guard = guard
-        self._alone = alone
-
-    @classmethod
-    async def start(
-        cls, program: str, command: Sequence[str], environment: Mapping[str, str], grace: float
-    ) -> _Child:
-        alone = _foreground_group() is None
-        guard = ProcessGuard(grace)
-
-        async def execute(program: str, arguments: Sequence[str]) -> Process:
-            return await asyncio.create_subprocess_exec(
-                *arguments,
-                executable=program,
-                env=environment,
-                # What the caller opened for it (`3< file`, `<(...)`) is for it.
-                close_fds=False,
-                process_group=0 if alone else None,
-                # Between fork and exec: afterwards, a command could run that no guard knows.
-                preexec_fn=lambda: guard.watch(-os.getpid() if alone else os.getpid()),
-            )
-
+        guard = ProcessGuard(min(self._hold.grace, self._hold.lease / 2))
         try:
             try:
-                process = await execute(program, command)
+                self._process = await self._execute(guard, self._program, self._command)
             except OSError as error:
                 if error.errno != errno.ENOEXEC:
                     raise
                 # A script that does not say whose it is; every shell takes it for its own.
-                process = await execute(_SHELL, [_SHELL, program, *command[1:]])
-        except BaseException as error:
+                words = ["/bin/sh", self._program, *self._command[1:]]
+                self._process = await self._execute(guard, words[0], words)
+            ended = asyncio.ensure_future(self._process.wait())
+            lost = asyncio.ensure_future(self._hold.wait_lost())
+            await asyncio.wait((ended, lost), return_when=asyncio.FIRST_COMPLETED)
+            lost.cancel()
+            if not ended.done():
+                warn("ending the command, which has lost what it held")
+                await self._end(self._process)
+            return await ended
+        except OSError as error:
+            is_missing = isinstance(error, FileNotFoundError)
+            why = error.strerror or str(error)
+            raise CannotRunError(self._command[0], why, is_missing=is_missing) from error
+        finally:
             guard.dismiss()
-            if not isinstance(error, OSError):
-                raise
-            kind = NotFoundError if isinstance(error, FileNotFoundError) else CannotRunError
-            raise kind(command[0], error.strerror or str(error)) from error
-        return cls(process, guard, alone=alone)
 
-    async def wait(self) -> int:
-        """Wait for its end; return the exit status, or the negative of the signal."""
-        returned = await self._process.wait()
-        self._guard.dismiss()
-        return returned
+    async def _execute(self, guard: ProcessGuard, program: str, words: Sequence[str]) -> Process:
+        def watch() -> None:
+            guard.watch(-os.getpid() if self._has_group else os.getpid())
 
-    def forward(self, number: int) -> None:
-        """Send on a signal that this process got, unless the terminal has sent it to both."""
-        from_keys = number in _FROM_KEYS and not self._alone
+        return await asyncio.create_subprocess_exec(
+            *words,
+            executable=program,
+            env={**os.environ, **self._hold.environment()},
+            # What the caller opened for it (`3< file`, `<(...)`) is for it.
+            close_fds=False,
+            process_group=0 if self._has_group else None,
+            # Between fork and exec: afterwards, a command could run that no guard knows.
+            preexec_fn=watch,
+        )
+
+    def _forward(self, number: int) -> None:
+        assert self._process is not None  # noqa: S101 - for the type
+        # The terminal has sent the signal of a key to both.
+        from_keys = number in _FROM_KEYS and not self._has_group
         if self._process.returncode is None and not (
             from_keys and _foreground_group() == os.getpgrp()
         ):
-            self._send(number)
+            self._send(self._process, number)
 
-    async def end(self, grace: float) -> None:
-        """Send SIGTERM, after `grace` seconds SIGKILL; returns when it has ended."""
-        self._send(signal.SIGTERM)
+    async def _end(self, process: Process) -> None:
+        self._send(process, signal.SIGTERM)
         # A stopped process hears SIGTERM when it goes on.
-        self._send(signal.SIGCONT)
+        self._send(process, signal.SIGCONT)
         try:
-            async with asyncio.timeout(grace):
-                await self._process.wait()
-                while self._alone and self._send(0):  # noqa: ASYNC110 - there is no event
+            async with asyncio.timeout(self._hold.grace):
+                await process.wait()
+                while self._has_group and self._send(process, 0):  # noqa: ASYNC110 - no event
                     await asyncio.sleep(_PAUSE)
         except TimeoutError:
-            self._send(signal.SIGKILL)
-            await self._process.wait()
+            self._send(process, signal.SIGKILL)
+            await process.wait()
 
-    def _send(self, number: int) -> bool:
-        """Return whether there was a process to send it to, where it is a group."""
+    def _send(self, process: Process, number: int) -> bool:
+        """Return whether the group of the command still has a process."""
         try:
-            if self._alone:
-                os.killpg(self._process.pid, number)
+            if self._has_group:
+                os.killpg(process.pid, number)
             else:
-                self._process.send_signal(number)
+                process.send_signal(number)
         except ProcessLookupError:
             return False
         except PermissionError:
             # It has become another user, or (macOS) only its zombie is left.
-            if self._process.returncode is None:
-                warn(f"not permitted to send a signal to the command, process {self._process.pid}")
+            if process.returncode is None:
+                warn(f"not permitted to send a signal to the command, process {process.pid}")
             return False
         return True
 
 
 def _foreground_group() -> int | None:
-    """Return the process group in the foreground of the terminal, None without a terminal."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

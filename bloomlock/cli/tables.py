@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _WIDE = 10_000
 """Columns of what is no terminal: no cell is cut there."""
-_UNIT = 1024
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 def print_json(value: object) -> None:
@@ -54,7 +52,6 @@ def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), left: i
 
 
 def table_of(rows: Iterable[Sequence[str]], head: Sequence[str], left: int) -> Table:
-    """Return a table, for print_table or a live view."""
     from rich.table import Table  # noqa: PLC0415 - as in progress
     from rich.text import Text  # noqa: PLC0415
 
@@ -70,7 +67,6 @@ def table_of(rows: Iterable[Sequence[str]], head: Sequence[str], left: int) -> T
 
 
 def text_of(item: object) -> str:
-    """Return an item as a text."""
     return item.decode(errors="backslashreplace") if isinstance(item, bytes) else str(item)
 
 
@@ -89,21 +85,6 @@ def shown(name: str) -> str:
 
 
 def size_text(number: float) -> str:
-    """Return a number of bytes in a unit that fits it."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < _UNIT:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= _UNIT
-    return f"{number:.1f} TiB"
+    from rich.filesize import decimal  # noqa: PLC0415 - as in progress
 
-
-def age_text(seconds: float) -> str:
-    """Return a number of seconds in a unit that fits it.
-
-    >>> [age_text(seconds) for seconds in (0.4, 90, 7300, 200_000)]
-    ['0 s', '1 min', '2 h', '2 d']
-    """
-    for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
-        if seconds >= size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return decimal(int(number))

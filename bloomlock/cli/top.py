@@ -17,23 +17,14 @@ from .options import example, json_option, key_option, open_as_it_is, time_optio
 from .tables import print_json, print_table, size_text, table_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
-    from bloomlock import BloomFilter
+    from bloomlock import BloomFilter, FilterInfo
     from bloomlock.catalog import LockInfo
 
-_HEAD = (
-    "FILTER",
-    "ITEMS",
-    "CAPACITY",
-    "FILL",
-    "",
-    "ADDS/S",
-    "ERRORS",
-    "MEMORY",
-    "OPEN",
-    "FAILED",
-)
+_HEAD = ("FILTER", "ITEMS", "CAPACITY", "FILL", "", "ADDS/S", "ERRORS", "MEMORY", "OPEN", "FAILED")
 _LOCK_HEAD = ("LOCK", "HELD", "WAITING", "LEASE")
 _CELLS = 10
 
@@ -63,28 +54,21 @@ def top_command(
             if as_json:
                 print_json(asdict(look))
             else:
-                print_table(map(_filter_cells, look.filters), _HEAD, 1)
-                if look.locks:
-                    click.echo("")
-                    print_table(map(_lock_cells, look.locks), _LOCK_HEAD, 1)
+                for head, rows in _tables(look):
+                    print_table(rows, head, 1)
             return
         from rich.live import Live  # noqa: PLC0415 - as in progress
 
         stack.enter_context(suppress(KeyboardInterrupt))
         live = stack.enter_context(Live(screen=True, auto_refresh=False))
         while True:
-            live.update(view(watch.look()), refresh=True)
+            live.update(_view(watch.look()), refresh=True)
             time.sleep(max(0.1, interval))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A filter at one look.
-
-    Attributes:
-        name: Its name; without more where it is broken, or has another key.
-        rate: New items in a second since the look before; None: that was the first.
-    """
+    """A filter at one look; only its name where it is broken, or has another key."""
 
     name: str
     items: int | None = None
@@ -99,8 +83,6 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is on the server at one moment."""
-
     filters: list[Row] = field(default_factory=list)
     locks: list[LockInfo] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -113,7 +95,7 @@ class _Watch:
         self._url = url
         self._key = key
         self._open: dict[str, BloomFilter] = {}
-        self._before: dict[str, tuple[float, int, int]] = {}
+        self._before: dict[str, tuple[float, FilterInfo]] = {}
 
     def close(self) -> None:
         for bloom in self._open.values():
@@ -133,48 +115,50 @@ class _Watch:
                 look.errors.append(sentence(str(error)))
                 look.filters.append(Row(name))
                 continue
-            now = time.monotonic()
-            then, items, generation = self._before.get(name, (now, 0, info.generation))
-            self._before[name] = now, info.estimated_count, info.generation
-            rate = None
-            if now > then and generation == info.generation:
-                rate = max(0, info.estimated_count - items) / (now - then)
+            now, rate = time.monotonic(), None
+            then, before = self._before.get(name, (now, info))
+            self._before[name] = now, info
+            if now > then and before.generation == info.generation:
+                rate = max(0, info.estimated_count - before.estimated_count) / (now - then)
             capacity = info.up_to or info.capacity
             look.filters.append(
                 Row(
                     name,
-                    info.estimated_count,
-                    capacity,
-                    info.estimated_count / capacity,
-                    rate,
-                    info.current_error_rate,
-                    info.memory_bytes,
-                    info.claims.open,
-                    info.claims.failed_items,
+                    items=info.estimated_count,
+                    capacity=capacity,
+                    fill=info.estimated_count / capacity,
+                    rate=rate,
+                    error_rate=info.current_error_rate,
+                    memory_bytes=info.memory_bytes,
+                    open_claims=info.claims.open,
+                    failed_items=info.claims.failed_items,
                 )
             )
         return look
 
 
-def view(look: Look) -> RenderableType:
-    """Return what is shown at a terminal."""
+def _view(look: Look) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415 - as in progress
     from rich.text import Text  # noqa: PLC0415
 
-    title = (
-        f"filters {len(look.filters)}, claims open {sum(row.open_claims for row in look.filters)}, "
-        f"failed {sum(row.failed_items for row in look.filters)}, locks {len(look.locks)}, "
-        f"waiting {sum(lock.waiting for lock in look.locks)}"
-    )
-    tables = [table_of(map(_filter_cells, look.filters), _HEAD, 1)]
-    if look.locks:
-        tables.append(table_of(map(_lock_cells, look.locks), _LOCK_HEAD, 1))
-    parts: list[RenderableType] = [Text(f"bloomlock  {title}", style="bold")]
-    for table in tables:
+    parts: list[RenderableType] = []
+    for head, rows in _tables(look):
+        table = table_of(rows, head, 1)
         table.header_style, table.padding = "bold cyan", (0, 1, 0, 0)
-        parts += ["", table]
-    parts += [Text(line, style="red") for line in look.errors]
-    return Group(*parts)
+        parts += [table, ""]
+    return Group(*parts, *(Text(line, style="red") for line in look.errors))
+
+
+def _tables(look: Look) -> list[tuple[Sequence[str], list[list[str]]]]:
+    tables: list[tuple[Sequence[str], list[list[str]]]] = [
+        (_HEAD, [_filter_cells(row) for row in look.filters])
+    ]
+    if look.locks:
+        locks = [
+            [o.name, f"{o.holders}", f"{o.waiting}", f"{o.remaining:.0f} s"] for o in look.locks
+        ]
+        tables.append((_LOCK_HEAD, locks))
+    return tables
 
 
 def _filter_cells(row: Row) -> list[str]:

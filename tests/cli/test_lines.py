@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from bloomlock.cli.lines import (
     BLOCK_BYTES,
     MOST_BLOCKS,
-    BatchSizer,
+    BatchSizes,
     LineTooLongError,
     batches,
     measure,
@@ -46,14 +47,14 @@ def test_batches_are_all_lines_in_order(size):
     rng = random.Random(size)
     parts = [[b"%d" % rng.randrange(99) for _ in range(rng.randrange(9))] for _ in range(200)]
     lines = [line for part in parts for line in part]
-    found = list(batches(iter([list(part) for part in parts]), BatchSizer(size, size)))
+    found = list(batches(iter([list(part) for part in parts]), BatchSizes(size, size)))
     assert [line for batch in found for line in batch] == lines
     assert max(map(len, found)) <= size
     assert all(found)
 
 
 def test_lines_are_held_back_only_while_more_are_there():
-    coming = batches(iter([[b"a"], [b"b"], [], [b"c"], []]), BatchSizer(100, 100))
+    coming = batches(iter([[b"a"], [b"b"], [], [b"c"], []]), BatchSizes(100, 100))
     assert [next(coming), next(coming)] == [[b"a", b"b"], [b"c"]]
 
 
@@ -68,16 +69,18 @@ def test_what_is_held_back_is_bounded(length):
             read += 1
             yield b"x" * (BLOCK_BYTES - 1) + (b"x" if (number + 1) % length else b"\n")
 
-    found = next(batches(split(blocks()), BatchSizer(1000, 1000)))
+    found = next(batches(split(blocks()), BatchSizes(1000, 1000)))
     assert (len(found), read) == ((MOST_BLOCKS, MOST_BLOCKS) if length == 1 else (1, 3))
 
 
-def test_batches_grow_while_answers_come_quickly():
-    sizer = BatchSizer(600, 5000)
+def test_batches_grow_while_answers_come_quickly(monkeypatch):
+    clock = 0.0
+    monkeypatch.setattr("bloomlock.cli.lines.time", SimpleNamespace(monotonic=lambda: clock))
     sizes = []
+    coming = batches(iter([[b""] * 50_000]), BatchSizes(600, 5000))
     for seconds in (0.1, 0.1, 1.5, 0.1, 0.1, 3.0, 0.1):
-        sizes.append(sizer.lines)
-        sizer.answered(sizer.lines, seconds)
+        sizes.append(len(next(coming)))
+        clock += seconds
     assert sizes == [600, 1200, 2400, 2400, 4800, 5000, 2500]
 
 
