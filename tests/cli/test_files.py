@@ -36,7 +36,7 @@ def test_a_file_goes_out_and_comes_in(run, refuse, name, tmp_path, valkey):
     done = run("filter", "export", name, str(file))
     assert (done.returncode, done.stdout) == (0, b"")
     assert re.fullmatch(
-        rb"bloomlock: wrote \S+: about \d+ items of 20000, [\d.]+ KiB\n", done.stderr
+        rb"bloomlock: wrote \S+: about \d+ items of 20000, [\d.]+ kB\n", done.stderr
     )
     refuse(2, "give --force to replace it", "filter", "export", name, str(file))
     assert run("filter", "export", "--force", name, str(file)).returncode == 0

@@ -45,9 +45,9 @@ def test_create_says_what_it_takes(run, refuse, name, valkey):
         assert (made.capacity, made.error_rate) == (50_000, 1e-6)
         assert (made.window, made.slices) == (timedelta(hours=1), 6)
         assert made.add("kept")
-        kib = made.num_bits / 8 / 1024
+        kb = made.num_bits / 8 / 1000
     said = (
-        f"{name}: 50000 items at 1e-06, {made.num_hashes} hash functions, {kib:.1f} KiB of memory"
+        f"{name}: 50000 items at 1e-06, {made.num_hashes} hash functions, {kb:.1f} kB of memory"
     )
     assert done.stdout.decode().startswith(said)
     assert run(*words) == done, "it may be there already"

@@ -33,7 +33,7 @@ def test_status_and_stop(run, home, monkeypatch):
     redis.Redis.from_url(url).set("key", 1)
     status, shown = run("status")
     assert re.fullmatch(
-        rf"running: pid \d+, Valkey 9\.\S+, up 0:\d\d:\d\d, 1 keys, \S+ MiB of memory, \d+ B on "
+        rf"running: pid \d+, Valkey 9\.\S+, up 0:\d\d:\d\d, 1 keys, \S+ MB of memory, \d+ bytes on "
         rf"disk, {re.escape(url)}\n",
         shown,
     )
