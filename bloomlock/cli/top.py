@@ -54,7 +54,9 @@ def top_command(
             if as_json:
                 print_json(asdict(look))
             else:
-                for head, rows in _tables(look):
+                for number, (head, rows) in enumerate(_tables(look)):
+                    if number:
+                        click.echo("")
                     print_table(rows, head, 1)
             return
         from rich.live import Live  # noqa: PLC0415 - as in progress
