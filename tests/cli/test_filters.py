@@ -46,9 +46,7 @@ def test_create_says_what_it_takes(run, refuse, name, valkey):
         assert (made.window, made.slices) == (timedelta(hours=1), 6)
         assert made.add("kept")
         kb = made.num_bits / 8 / 1000
-    said = (
-        f"{name}: 50000 items at 1e-06, {made.num_hashes} hash functions, {kb:.1f} kB of memory"
-    )
+    said = f"{name}: 50000 items at 1e-06, {made.num_hashes} hash functions, {kb:.1f} kB of memory"
     assert done.stdout.decode().startswith(said)
     assert run(*words) == done, "it may be there already"
     refuse(2, "capacity: stored 50000, asked 60000", *words, "--capacity", "60e3")
