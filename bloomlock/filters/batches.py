@@ -16,7 +16,15 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, get_args
 
-from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
+from bloomlock.effects import ConnectionLost
+from bloomlock.errors import (
+    BatchError,
+    BloomlockError,
+    ConfigurationError,
+    OutcomeUnknownError,
+    PartialResultError,
+    batch_error,
+)
 from bloomlock.hashing import FEW_OFFSETS, pick
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
@@ -27,6 +35,7 @@ from .support import OTHER_ROUTES, SUPPORT, check_support
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from bloomlock.effects import Core
     from bloomlock.strategies import Strategy
 
     from .generation import View
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
 
     Results = list[bool | None]
 
+T = TypeVar("T")
 logger = logging.getLogger("bloomlock")
 
 T = TypeVar("T")
@@ -288,3 +298,45 @@ def take_known(error: PartialResultError) -> list[bool]:
         known.append(answer)
     del error.results[: len(known)]
     return known
+
+
+def before_adding(test: Core[T]) -> Core[T]:
+    """Carry out a test of items that are to be added; an error has none of its answers.
+
+    "Not there" would be taken for "not new".
+    """
+    try:
+        return (yield from test)
+    except BatchError as error:
+        raise error.__cause__ or error from None
+    except PartialResultError as error:
+        error.results.clear()
+        raise
+
+
+class _AddedElsewhereError(BloomlockError):
+    """An item was added in a generation that is over, and is seen in the one that followed."""
+
+
+def added_elsewhere(cause: Exception | None = None) -> ConnectionLost:
+    error = _AddedElsewhereError("the filter was cleared or rebuilt")
+    error.__cause__ = cause
+    return ConnectionLost(error, sent=True, replies=[])
+
+
+def outcome_unknown(
+    name: str, count: int, cause: Exception, *, repeated: bool = False
+) -> OutcomeUnknownError:
+    """Return the error for an add without a reply; `repeated` is one that may be without harm."""
+    what = "an item was" if count == 1 else f"{count} items were"
+    what = f"{what} added to filter {name!r}"
+    if isinstance(cause, _AddedElsewhereError):
+        happened = f"the filter was cleared or rebuilt while {what}"
+    else:
+        happened = f"the reply was lost {'each time ' if repeated else ''}when {what}"
+    advice = "; repeating the update is harmless" if repeated else ""
+    error = OutcomeUnknownError(
+        f"{happened}; the update may or may not have happened{advice} ({cause})"
+    )
+    error.__cause__ = cause
+    return error

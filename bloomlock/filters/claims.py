@@ -14,8 +14,8 @@ from bloomlock.locks.session import TOKENS
 from bloomlock.runtime.clock import boot_clock
 
 from .answers import exists_many
+from .batches import before_adding
 from .claim_session import ClaimSession, ClaimState, Offered, check_payload
-from .follow import before_adding
 from .state import in_one_generation
 from .support import CLAIMS, check_support
 

@@ -31,7 +31,7 @@ from bloomlock.errors import (
 from bloomlock.hashing import encode_item
 
 from . import answers
-from .follow import outcome_unknown
+from .batches import outcome_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -20,8 +20,7 @@ from bloomlock.strategies.sliced import DISCARD as OPERATION
 from bloomlock.strategies.sliced import ask_shard
 
 from .answers import exists_many
-from .batches import fail_after
-from .follow import before_adding
+from .batches import before_adding, fail_after
 from .state import in_one_generation
 from .support import DISCARD, check_support
 from .tombstones import NEEDS

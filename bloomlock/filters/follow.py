@@ -27,7 +27,6 @@ from bloomlock.delivery import RETRY_PAUSES
 from bloomlock.descriptor import DISCARDED, has_unknown_flags, is_header, unflagged
 from bloomlock.effects import ConnectionLost, Core, Pause
 from bloomlock.errors import (
-    BatchError,
     BloomlockError,
     CapacityError,
     ConfigurationError,
@@ -41,7 +40,7 @@ from bloomlock.hashing import pick
 from bloomlock.strategies import Segment
 
 from . import tombstones
-from .batches import Chunk
+from .batches import Chunk, added_elsewhere, before_adding, outcome_unknown
 from .expiry import sweep
 from .state import look_for_another
 
@@ -274,7 +273,7 @@ class Operation:
                 self._results[seen] = True
             elif seen.size:
                 self._results[seen] = UNKNOWN
-                self._take_error(seen, _elsewhere())
+                self._take_error(seen, added_elsewhere())
 
     def _take_error(self, indices: Indices, error: Exception) -> None:
         if isinstance(error, ConnectionLost):
@@ -292,7 +291,7 @@ class Operation:
         """Raise what went wrong, if anything did and items are left without an answer."""
         error = self._failure
         if error is not None and self._added_elsewhere.any():
-            self._take_error(np.flatnonzero(self._added_elsewhere), _elsewhere(error))
+            self._take_error(np.flatnonzero(self._added_elsewhere), added_elsewhere(error))
             self._added_elsewhere[:] = False
         if self._lost:
             # That something may have happened matters more than that something did not.
@@ -414,20 +413,6 @@ class Operation:
         return state.view
 
 
-def before_adding(test: Core[T]) -> Core[T]:
-    """Carry out a test of items that are to be added; an error has none of its answers.
-
-    "Not there" would be taken for "not new".
-    """
-    try:
-        return (yield from test)
-    except BatchError as error:
-        raise error.__cause__ or error from None
-    except PartialResultError as error:
-        error.results.clear()
-        raise
-
-
 def _parts(answered: Answered) -> Iterator[Part]:
     """Yield each segment with the items that it is about."""
     for indices, segments in answered:
@@ -470,31 +455,3 @@ def _missing(segment: Segment) -> npt.NDArray[np.bool_]:
     if segment.missing is None:
         return np.zeros(segment.rows, np.bool_)
     return np.asarray(segment.missing)
-
-
-class _AddedElsewhereError(BloomlockError):
-    """An item was added in a generation that is over, and is seen in the one that followed."""
-
-
-def _elsewhere(cause: Exception | None = None) -> ConnectionLost:
-    error = _AddedElsewhereError("the filter was cleared or rebuilt")
-    error.__cause__ = cause
-    return ConnectionLost(error, sent=True, replies=[])
-
-
-def outcome_unknown(
-    name: str, count: int, cause: Exception, *, repeated: bool = False
-) -> OutcomeUnknownError:
-    """Return the error for an add without a reply; `repeated` is one that may be without harm."""
-    what = "an item was" if count == 1 else f"{count} items were"
-    what = f"{what} added to filter {name!r}"
-    if isinstance(cause, _AddedElsewhereError):
-        happened = f"the filter was cleared or rebuilt while {what}"
-    else:
-        happened = f"the reply was lost {'each time ' if repeated else ''}when {what}"
-    advice = "; repeating the update is harmless" if repeated else ""
-    error = OutcomeUnknownError(
-        f"{happened}; the update may or may not have happened{advice} ({cause})"
-    )
-    error.__cause__ = cause
-    return error

@@ -28,9 +28,8 @@ from bloomlock.keys import FilterKeys, prepared_key
 from bloomlock.spec import RequestedSpec
 
 from . import answers, switch
-from .batches import chunks
+from .batches import before_adding, chunks
 from .files import Layout
-from .follow import before_adding
 from .generation import View
 from .options import FilterOptions
 from .prepared import Prepared
