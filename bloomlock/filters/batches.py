@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 logger = logging.getLogger("bloomlock")
 
-T = TypeVar("T")
-
 REPEATS_SAMPLE = 1024
 """Items of a batch among which repeats are counted before its route is chosen."""
 
@@ -95,16 +93,6 @@ def chunks(
         descriptor = state.descriptor if is_known else None
         check_support(OTHER_ROUTES, state.strategy.name, descriptor)
     check_batch_size(batch_size)
-    return _chunks(state, items, route, finish, batch_size)
-
-
-def _chunks(
-    state: FilterState,
-    items: Iterable[str | bytes],
-    route: Route,
-    finish: bool,
-    batch_size: int | None,
-) -> Iterator[list[str | bytes]]:
     most = state.items_per_chunk if hasattr(items, "__len__") else 0
 
     def size_of() -> int:
