@@ -1,6 +1,6 @@
 """The steps of a switch (switch.py): the descriptor, changed by compare-and-set, and single shards.
 
-A transaction under WATCH does each, so they need no scripts.
+Where EVAL is forbidden a transaction under WATCH does what each script does.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 PLACED_SECONDS = 7 * 24 * 3600
 """How long a shard that is prepared waits for a client to place it."""
 PREPARED_BYTES = 16 * 1024 * 1024
-"""Shards that are made at once: it takes about 5 ms of the server's time."""
+"""Shards that are made, or placed, at once: it takes about 5 ms of the server's time."""
 WATCHED_TRIES = 100
 
-_DROP = Script("header", "drop")
+_PLACE, _DROP = Script("header", "place"), Script("header", "drop")
 
 
 class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
@@ -175,19 +175,34 @@ def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
 
 
 def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
-    """Put a prepared shard in its place; False: it is neither there nor prepared.
-
-    S3: only prepared keys are watched, which nobody adds to. Each exists once, so a helper that
-    sleeps between the two requests finds that EXEC does nothing.
-    """
+    """S3: put a prepared shard in its place; False: it is neither there nor prepared."""
     key = keys.bits(shard)
-    prepared = prepared_key(key, placing.generation)
-    table, prepared_table = discards_key(key), discards_key(prepared)
-    size, ours = placing.string_bytes(), ClaimKeys.of(key)
+    prepared, ours = prepared_key(key, placing.generation), ClaimKeys.of(key)
     stays = [ours.counts, *kind_of(placing).keys(key, placing.header)]
     goes = [*ours.of_generation]
     if placing.replaces is not None:
         goes.append(native_key(key, generation_of(placing.replaces.header)))
+    names = [key, discards_key(key), prepared, discards_key(prepared), *stays, *goes]
+    size, is_full = placing.string_bytes(), is_filled(placing)
+    arguments = (bytes_of(placing.header), size, int(is_full), len(stays))
+    (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
+    if isinstance(reply, Exception) and is_missing(reply):
+        return (yield from through_moves(key, partial(_place_watched, placing, names, len(stays))))
+    if isinstance(reply, ResponseError):
+        # This look raises the reason, if it is that something else is there.
+        yield from look_at_shard(keys, shard)
+    if isinstance(reply, Exception):
+        raise reply
+    return bool(reply)
+
+
+def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Core[bool]:
+    """Do the same where EVAL is forbidden.
+
+    Only prepared keys are watched, which nobody adds to. Each exists once, so EXEC does nothing for
+    a helper that has slept.
+    """
+    (key, table, prepared, prepared_table), size = names[:4], placing.string_bytes()
     looks = [
         encode_command("WATCH", prepared, prepared_table),
         header_command(key),
@@ -195,46 +210,30 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
         encode_command("STRLEN", prepared),
         encode_command("EXISTS", prepared_table),
     ]
-
-    def step() -> Core[bool]:
-        for _ in range(WATCHED_TRIES):
-            replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
-            if isinstance(replies[1], ResponseError):
-                # This look raises the reason, if it is that something else is there.
-                yield from look_at_shard(keys, shard)
-            _, there, start, length, has_set = check(replies)
-            header = header_from_bytes(start)
-            is_in_place = placing.has_header(plain_header(there))
-            is_short, is_flagged = length < size, has_discards(header)
-            is_prepared = (
-                placing.has_header(unflagged(header))
-                and not (is_short and is_filled(placing))
-                and not (is_flagged and not has_set)
-            )
-            if is_in_place or not is_prepared:
-                yield Request(key, [UNWATCH])
-                return is_in_place
-            commands = [
-                encode_command("UNLINK", *goes),
-                *(encode_command("PERSIST", name) for name in stays),
-            ]
-            if is_short:
-                # The full length is taken at once, so a server without the room says so now. A
-                # string that is made longer would get a MiB more than it needs.
-                empty = encode_command("SETRANGE", key, size - 1, b"\0")
-                unlink = encode_command("UNLINK", prepared)
-                commands += [unlink, empty, set_header(key, placing.header)]
-            else:
-                commands.append(encode_command("RENAME", prepared, key))
-            commands.append(encode_command("PERSIST", key))
-            if is_flagged:
-                commands.append(encode_command("RENAME", prepared_table, table))
-                commands.append(encode_command("PERSIST", table))
-            if _executed((yield Request(key, [MULTI, *commands, EXEC]))):
-                return True
-        raise Changed
-
-    return (yield from through_moves(key, step))
+    for _ in range(WATCHED_TRIES):
+        replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
+        _, there, start, length, has_set = check(replies)
+        header = header_from_bytes(start)
+        is_in_place = placing.has_header(plain_header(there))
+        is_short, is_flagged = length < size, has_discards(header)
+        is_lost = (is_short and is_filled(placing)) or (is_flagged and not has_set)
+        if is_in_place or is_lost or not placing.has_header(unflagged(header)):
+            yield Request(key, [UNWATCH])
+            return is_in_place
+        commands = [encode_command("UNLINK", *names[4 + stays :])]
+        if is_short:
+            empty = encode_command("SETRANGE", key, size - 1, b"\0")
+            unlink = encode_command("UNLINK", prepared)
+            commands += [empty, set_header(key, placing.header), unlink]
+        else:
+            commands.append(encode_command("RENAME", prepared, key))
+        if is_flagged:
+            commands.append(encode_command("RENAME", prepared_table, table))
+        lasting = [key, table, *names[4 : 4 + stays]]
+        commands += [encode_command("PERSIST", name) for name in lasting]
+        if _executed((yield Request(key, [MULTI, *commands, EXEC]))):
+            return True
+    raise Changed
 
 
 def keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:

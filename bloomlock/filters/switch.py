@@ -6,7 +6,7 @@ The arrows are compare-and-sets of the descriptor. A client that puts the genera
 
 1. prepares a key for each shard: all of it, or, of an empty one, its header alone (S1);
 2. lets the descriptor say "placing(h)" (S2);
-3. places the shards, the first one first, each by a transaction in its slot (S3);
+3. places the shards by place.lua, the first one first (S3);
 4. lets the descriptor say "ready(h)". Only then does any client use h (S4).
 
 Any client that finds "placing" carries out steps 3 and 4, so one that dies half-way leaves nothing
@@ -56,6 +56,7 @@ from bloomlock.strategies.base import header_command, plain_header
 
 from .kinds import kind_of
 from .placing import (
+    PREPARED_BYTES,
     Changed,
     bytes_of,
     compare_and_set,
@@ -294,7 +295,7 @@ def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]
     """Put a generation in the place of what was found, and return it as it is stored then.
 
     With the origin "create" or "clear" it is empty, else all its shards are prepared. It takes six
-    round trips, and two for each further shard.
+    round trips, seven if there are several shards.
     """
     stored = found.descriptor
     placing = replace(planned, state=PLACING, replaces=_replaced(found, planned))
@@ -362,12 +363,15 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
 
 def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
     """Place all shards of a generation and open it; None if it is broken."""
-    for shard in range(placing.size.shards):
-        if not (yield from place(keys, shard, placing)):
-            if not placing.is_same((yield from look(keys)).descriptor):
-                # Another client did, and the filter was changed again.
-                raise Changed
-            return None
+    # Who follows a switch looks at the first shard, so that comes first.
+    is_first_there = yield from place(keys, 0, placing)
+    most = max(1, PREPARED_BYTES // placing.string_bytes())
+    further = [place(keys, shard, placing) for shard in range(1, placing.size.shards)]
+    if not is_first_there or not all((yield from in_parallel(further, most))):
+        if not placing.is_same((yield from look(keys)).descriptor):
+            # Another client did, and the filter was changed again.
+            raise Changed
+        return None
     if (old := placing.replaces) is not None:
         rest = range(placing.size.shards, old.shards)
         yield from in_parallel([drop(keys, shard, old) for shard in rest])

@@ -90,8 +90,8 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         FilterMismatchError: If the name holds a filter with other parameters, or no filter.
         FilterLostError: If the name holds a filter whose bitmap is gone, with `on_lost="raise"`.
 
-    Cost: two round trips to attach, nine to create. The server's memory for the full capacity is
-    taken at creation.
+    Cost: two round trips to attach, nine to create; one more for several shards. The server's
+    memory for the full capacity is taken at creation.
 
     >>> from bloomlock.server import PrivateServer
     >>> with PrivateServer() as server:
@@ -494,7 +494,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
     def clear(self) -> None:
         """Empty the filter for all clients; other objects attached to it notice.
 
-        Cost: eight round trips, two more for each further shard; the server frees the old
+        Cost: eight round trips, nine if there are several shards; the server frees the old
         bitmap in the background.
         """
         self._run(self._state.clear())
