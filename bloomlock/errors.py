@@ -70,6 +70,8 @@ class BatchError(PartialResultError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return what makes it again: its class is that of its cause."""
+        if self.__cause__ is None:
+            return type(self), (str(self), self.results, self.added)
         return batch_error, (self.__cause__, self.results, self.added)
 
 
