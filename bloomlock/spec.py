@@ -93,7 +93,7 @@ class RequestedSpec:
                 optimize=optimize,
             )
             refuse_key(key)
-        ring = None if window is None else check_window(window)
+        ring = check_window(window) if window is not None else None
         if key is not None:
             _refuse(" with a key, which all offsets of an item come from", seeds=seeds)
         if seeds is not None:
@@ -164,15 +164,16 @@ class RequestedSpec:
 
     def _size(self, optimize: Optimize) -> Size:
         found = partial(
-            sizing.size_for if self.window is None else self.window.size_for,
+            self.window.size_for if self.window else sizing.size_for,
             self.capacity,
             self.error_rate,
             num_hashes=self._hashes(optimize),
             seeded=self.seeds is not None,
         )
         size = found(shards=self.shards)
-        if self.shards is None and self.window is None and sizing.usual_shards(size) > size.shards:
-            size = found(shards=sizing.usual_shards(size))
+        if not (self.shards or self.window):
+            usual = sizing.usual_shards(size)
+            size = found(shards=usual) if usual > size.shards else size
         return size
 
     def _hashes(self, optimize: Optimize) -> int:
