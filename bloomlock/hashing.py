@@ -58,6 +58,7 @@ ITEMS_PER_SLICE = 2**12
 OFFSETS_PER_SLICE = 2**16
 """Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
 
+FEW_ITEMS = 64
 FEW_OFFSETS = 256
 """So few are quicker computed one by one than in arrays."""
 
@@ -189,7 +190,7 @@ class Hasher:
         (0, [141893, 6070917, 4366030, 4620188, 6833392, 1412688, 7543987])
         """
         if self.places is not None:
-            shards, found = self.places.place(self.digest_of(data))
+            shards, found = self.places.place(self.words([data]))
             number = 0 if self.shards == 1 else int.from_bytes(shards, byteorder)
             return number, list(self._words.unpack(found))
         bits = self.shard_bits
@@ -214,21 +215,42 @@ class Hasher:
 
     def shard_of(self, data: bytes) -> int:
         """Return the shard of one encoded item."""
-        return 0 if self.shards == 1 else self.locate(data)[0]
+        if self.shards == 1:
+            return 0
+        if self.seeds is not None:
+            return self.locate(data)[0]
+        return (int.from_bytes(self._digest(data)[:8], "little") * self.shards) >> 64
 
     def by_shard(self, items: Sequence[bytes]) -> Mapping[int, Sequence[int]]:
         """Return for each shard which of some encoded items it has, by their indices."""
         if self.shards == 1 and items:
             return {0: range(len(items))}
-        return group(self._shards_of(self.digests(items)[:, 0]))
+        if len(items) > FEW_ITEMS:
+            return group(self._shards_of(self.digests(items)[:, 0]))
+        found: dict[int, list[int]] = {}
+        for index, item in enumerate(items):
+            found.setdefault(self.shard_of(item), []).append(index)
+        return found
 
     def identify(self, data: bytes) -> bytes:
         """Return 128 bits that stand for an encoded item, whatever the seeds."""
         return self._digest(data)
 
-    def digest_of(self, item: bytes) -> bytes | Words:
-        """Return the words of `digests` for one encoded item."""
-        return self._digest(item) if self.seeds is None else self.digests([item])
+    def words(self, items: Sequence[bytes]) -> bytes | Words:
+        """Return the digests of encoded items as the compiled core takes them, else as an array."""
+        if self.compiled is not None:
+            plain: Any = items.texts if isinstance(items, EncodedTexts) else items
+            words = self.compiled.digests(list(plain))
+            if words is not None:
+                return words
+        if self.seeds is None:
+            found = np.empty((len(items), 2), np.uint64)
+            for start in range(0, len(items), ITEMS_PER_SLICE):
+                some = items[start : start + ITEMS_PER_SLICE]
+                found[start : start + len(some)] = halves(map(self._digest, some))
+            return found
+        seeded = (mmh3_x64_128_digest(item, seed) for item in items for seed in self.seeds)
+        return np.ascontiguousarray(halves(seeded)[:, 0]).reshape(len(items), len(self.seeds))
 
     def digests(self, items: Sequence[bytes]) -> Words:
         """Return the digests of many encoded items, which `place` turns into offsets.
@@ -236,20 +258,8 @@ class Hasher:
         A row is h1 and h2, or with seeds the first half of each seed's digest. Cost: 0.06
         microseconds for a text, 0.03 more for each further seed, 0.5 more with a key.
         """
-        count = len(items)
-        if self.compiled is not None:
-            plain: Any = items.texts if isinstance(items, EncodedTexts) else items
-            words = self.compiled.digests(list(plain))
-            if words is not None:
-                return np.frombuffer(words, np.uint64).reshape(count, len(self.seeds or (1, 2)))
-        if self.seeds is None:
-            found = np.empty((count, 2), np.uint64)
-            for start in range(0, count, ITEMS_PER_SLICE):
-                some = items[start : start + ITEMS_PER_SLICE]
-                found[start : start + len(some)] = halves(map(self._digest, some))
-            return found
-        seeded = (mmh3_x64_128_digest(item, seed) for item in items for seed in self.seeds)
-        return np.ascontiguousarray(halves(seeded)[:, 0]).reshape(count, len(self.seeds))
+        words, width = self.words(items), len(self.seeds or (1, 2))
+        return np.frombuffer(words, np.uint64).reshape(len(items), width)
 
     def place(self, digests: Words) -> tuple[Words, Words]:
         """Return the shards of n items, and n rows of k offsets: the same bits as `locate`."""

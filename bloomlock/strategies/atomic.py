@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from bloomlock.commands import Replies, encode_arguments
 from bloomlock.delivery import collect
-from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
+from bloomlock.effects import ConnectionLost, Core, Parallel, Pipeline, Request
+from bloomlock.hashing import pick
+from bloomlock.parallel import in_parallel
 from bloomlock.sizing import MAX_SHARDS
 
 from .base import Segment, Strategy, error_of
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from bloomlock.hashing import Hasher
 
-    from .base import Shard
+    from .base import Answered, Shard
 
 OPERATIONS_PER_COMMAND = 1000
 """Bits touched by one command of a batch: about 0.2 ms of the server's time."""
@@ -47,20 +49,40 @@ class AtomicStrategy(Strategy):
     ) -> Core[list[Segment]]:
         """See Strategy.ask_shard; several commands are on their way at once."""
         commands = Bitfields(shard, hasher, items, write)
-        request: Request | Pipeline = Pipeline(shard.key, commands)
-        if len(commands) == 1:
-            request = Request(shard.key, next(iter(commands)))
+        request = commands.request()
         try:
             replies = yield request
         except ConnectionLost as lost:
             replies = yield from collect(request, repeatable=not write, lost=lost)
         return commands.decode(replies)
 
+    def ask(
+        self, shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[Answered]:
+        """See Strategy.ask; one step for all shards, as few items of many shards cost little."""
+        if hasher.shards == 1:
+            return (yield from super().ask(shards, hasher, items, write=write))
+        by_shard = hasher.by_shard(items)
+        batches = [
+            Bitfields(shards[number], hasher, pick(items, indices), write)
+            for number, indices in by_shard.items()
+        ]
+        requests = [batch.request() for batch in batches]
+        outcomes = yield Parallel(requests)
+        lost = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, ConnectionLost)]
+        again = [collect(requests[i], repeatable=not write, lost=outcomes[i]) for i in lost]
+        for index, replies in zip(lost, (yield from in_parallel(again)), strict=True):
+            outcomes[index] = replies
+        return [
+            (indices, batch.decode(replies))
+            for indices, batch, replies in zip(by_shard.values(), batches, outcomes, strict=True)
+        ]
+
     def one(
         self, shards: Sequence[Shard], hasher: Hasher, item: bytes, *, write: bool
     ) -> Core[Segment]:
         if hasher.places is not None:
-            number, operations = hasher.places.operations(hasher.digest_of(item), write)
+            number, operations = hasher.places.operations(hasher.words([item]), write)
         else:
             number, offsets = hasher.locate(item)
             operations = encode_offsets(offsets, write)
@@ -86,6 +108,11 @@ class Bitfields:
         self._write = write
         self._size = max(1, OPERATIONS_PER_COMMAND // hasher.num_hashes)
 
+    def request(self) -> Request | Pipeline:
+        if len(self) == 1:
+            return Request(self._shard.key, next(iter(self)))
+        return Pipeline(self._shard.key, self)
+
     def __len__(self) -> int:
         return math.ceil(len(self._items) / self._size)
 
@@ -97,7 +124,7 @@ class Bitfields:
     def _encode(self, start: int) -> bytes:
         hasher, items = self._hasher, self._items[start : start + self._size]
         if hasher.places is not None:
-            _, operations = hasher.places.operations(hasher.digests(items), self._write)
+            _, operations = hasher.places.operations(hasher.words(items), self._write)
         else:
             offsets = [offset for item in items for offset in hasher.locate(item)[1]]
             operations = encode_offsets(offsets, self._write)
