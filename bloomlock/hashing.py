@@ -226,11 +226,8 @@ class Hasher:
         if self.shards == 1 and items:
             return {0: range(len(items))}
         if len(items) > FEW_ITEMS:
-            return group(self._shards_of(self.digests(items)[:, 0]))
-        found: dict[int, list[int]] = {}
-        for index, item in enumerate(items):
-            found.setdefault(self.shard_of(item), []).append(index)
-        return found
+            return group(self._shards_of(self.digests(items)[:, 0]).tolist())
+        return group(map(self.shard_of, items))
 
     def identify(self, data: bytes) -> bytes:
         """Return 128 bits that stand for an encoded item, whatever the seeds."""
@@ -333,15 +330,12 @@ def _modulo(words: Words, divisor: np.uint64) -> Words:
     return remainder
 
 
-def group(numbers: Words) -> dict[int, list[int]]:
-    """Return for each number at which indices it stands, in order.
-
-    >>> group(np.array([5, 2, 5], np.uint64))
-    {2: [1], 5: [0, 2]}
-    """
-    found, counts = np.unique(numbers, return_counts=True)
-    parts = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts))
-    return {number: part.tolist() for number, part in zip(found.tolist(), parts, strict=False)}
+def group(numbers: Iterable[int]) -> dict[int, list[int]]:
+    """Return for each number at which indices it stands, in order."""
+    found: dict[int, list[int]] = {}
+    for index, number in enumerate(numbers):
+        found.setdefault(number, []).append(index)
+    return found
 
 
 def halves(digests: Iterable[bytes]) -> Words:

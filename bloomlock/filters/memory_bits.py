@@ -94,7 +94,7 @@ class PythonBits(LockOwner):
 
     def _by_shard(self, items: Sequence[bytes]) -> Iterator[tuple[int, Sequence[int], Words]]:
         shards, rows = self._hasher.place(self._hasher.digests(items))
-        for number, chosen in group(shards).items():
+        for number, chosen in group(shards.tolist()).items():
             yield number, chosen, rows[chosen]
 
     def combine(self, other: PythonBits, both: bool, /) -> None:

@@ -152,9 +152,9 @@ def _arguments(key: str, write: bool) -> bytes:
 def _segment(reply: object, count: int, num_hashes: int) -> Segment:
     if not isinstance(reply, list):
         return Segment(count, error=error_of(reply))
-    _, *bits = reply
-    starts = range(0, len(bits), num_hashes)
-    return Segment(count, reply[0], [0 in bits[start : start + num_hashes] for start in starts])
+    bits = iter(reply)
+    header = next(bits)
+    return Segment(count, header, [0 in row for row in zip(*[bits] * num_hashes, strict=True)])
 
 
 def encode_offsets(offsets: Sequence[int], write: bool) -> bytes:
