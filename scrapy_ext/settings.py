@@ -1,9 +1,10 @@
-"""The settings of the duplicates filter, read and checked before the crawl starts."""
+"""The settings of a crawl, read and checked before it starts."""
 
 from __future__ import annotations
 
 import difflib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -14,40 +15,127 @@ from bloomlock import BloomFilter, NearCache, Window
 from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
 
-POLICIES = ("allow", "drop", "close")
-MARKS = ("scheduled", "downloaded", "processed")
 _PREFIX = "BLOOMLOCK_"
 _NAMES = (
     "URL",
     "NAME",
     "CAPACITY",
     "ERROR_RATE",
+    "WINDOW",
+    "PERSIST",
+    "RESUME",
+    "RETRIES",
+    "ORDER",
+    "PACE",
+    "ON_OUTAGE",
+    "LEASE",
+    "FILTER",
+    "PICKLE",
     "STRATEGY",
     "OPTIMIZE",
     "NUM_HASHES",
-    "WINDOW",
     "SLICES",
     "KEY",
     "NEAR_CACHE",
     "MAX_STALENESS",
     "MIRROR_BYTES",
     "ON_FULL",
-    "ON_OUTAGE",
     "TIMEOUT",
     "CLEAR_ON_CLOSE",
     "RECORD_UNFILTERED",
     "MARK",
-    "LEASE",
     "AUDIT_SAMPLE",
 )
 KNOWN = tuple(_PREFIX + name for name in _NAMES)
+FILTER_OPTIONS = ("strategy", "key", "seeds", "num_hashes", "optimize", "on_full", "timeout")
+"""What BLOOMLOCK_FILTER may have: parameters of BloomFilter, and the time-out of the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlSettings:
+    """What the project's settings say; docs/scrapy.md explains each.
+
+    Attributes:
+        name: BLOOMLOCK_NAME, filled with attributes of the spider.
+        is_named: Whether the project has set it.
+        options: BLOOMLOCK_FILTER without `timeout`.
+    """
+
+    name: str
+    is_named: bool
+    capacity: int
+    error_rate: float
+    window: float | None
+    persist: bool
+    resume: bool
+    retries: int
+    order: str
+    pace: str
+    on_outage: str
+    lease: float
+    pickle: bool
+    options: Mapping[str, Any]
+    timeout: float
+
+    def open(
+        self, client: Any, *, name: str | None = None, window: bool = False, **options: Any
+    ) -> BloomFilter:
+        """Create a filter or attach to it; errors are those of BloomFilter.
+
+        Args:
+            client: The client.
+            name: Its name; None: that of the crawl.
+            window: Whether it is the one that BLOOMLOCK_WINDOW is about.
+            options: Further parameters of BloomFilter.
+        """
+        return BloomFilter(
+            name or self.name,
+            self.capacity,
+            self.error_rate,
+            client=client,
+            window=self.window if window else None,
+            **{**self.options, **options},
+        )
+
+    @classmethod
+    def read(cls, crawler: Crawler) -> CrawlSettings:
+        """Read the settings of a crawl.
+
+        Raises:
+            ConfigurationError: A value is not allowed; the sentence names it.
+        """
+        settings = crawler.settings
+        name = settings.get("BLOOMLOCK_NAME")
+        window = settings.get("BLOOMLOCK_WINDOW")
+        options = _options(settings)
+        timeout = options.pop("timeout", 1.0)
+        return cls(
+            name=_filled("%(name)s" if name is None else name, crawler.spider or crawler.spidercls),
+            is_named=name is not None,
+            capacity=int(_number(settings, "BLOOMLOCK_CAPACITY", 1_000_000, whole=True)),
+            error_rate=_number(settings, "BLOOMLOCK_ERROR_RATE", 1e-6, below=1.0),
+            window=None if window is None else _number(settings, "BLOOMLOCK_WINDOW", 0.0),
+            persist=_flag(settings, "BLOOMLOCK_PERSIST", default=False),
+            resume=_flag(settings, "BLOOMLOCK_RESUME", default=True)
+            # What scrapy-redis calls it.
+            and not _flag(settings, "SCHEDULER_FLUSH_ON_START", default=False),
+            retries=int(_number(settings, "BLOOMLOCK_RETRIES", 0, whole=True, or_zero=True)),
+            order=_choice(settings, "BLOOMLOCK_ORDER", ("lifo", "fifo")),
+            pace=_choice(settings, "BLOOMLOCK_PACE", ("shared", "process")),
+            on_outage=_choice(settings, "BLOOMLOCK_ON_OUTAGE", ("wait", "close")),
+            lease=_number(settings, "BLOOMLOCK_LEASE", 60.0),
+            pickle=_flag(settings, "BLOOMLOCK_PICKLE", default=True),
+            options=options,
+            timeout=timeout,
+        )
+
 
 _OUTLIVES = (
     "The filter %r outlives this crawl, and a request counts as seen as soon as it is queued. %s "
@@ -66,6 +154,10 @@ _IN_FLIGHT_IS_LOST = (
     "scrapy-redis keeps the queue; if a process is killed or crashes, the requests it was fetching "
     "are lost."
 )
+
+
+POLICIES = ("allow", "drop", "close")
+MARKS = ("scheduled", "downloaded", "processed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +293,6 @@ class QueueSettings:
         )
 
 
-def warn_of_unknown(settings: BaseSettings) -> None:
-    """Warn of settings that look like ours and are none."""
-    for key in sorted(set(settings) - set(KNOWN)):
-        if key.startswith(_PREFIX):
-            near = difflib.get_close_matches(key.removeprefix(_PREFIX), _NAMES, n=1)
-            meant = (
-                f"Did you mean {_PREFIX}{near[0]}?" if near else f"Known are {', '.join(KNOWN)}."
-            )
-            logger.warning("There is no setting %s; it has no effect. %s", key, meant)
-
-
 def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
     """Say which requests are never fetched if the crawl ends early."""
     if config.clear_on_close or config.mark != "scheduled":
@@ -237,6 +318,17 @@ def keeps_requests(settings: BaseSettings) -> bool:
     return load_object(settings["SCHEDULER"]) is Scheduler and not settings.get("JOBDIR")
 
 
+def warn_of_unknown(settings: BaseSettings) -> None:
+    """Warn of settings that look like ours and are none."""
+    for key in sorted(set(settings) - set(KNOWN)):
+        if key.startswith(_PREFIX):
+            near = difflib.get_close_matches(key.removeprefix(_PREFIX), _NAMES, n=1)
+            meant = (
+                f"Did you mean {_PREFIX}{near[0]}?" if near else f"Known are {', '.join(KNOWN)}."
+            )
+            logger.warning("There is no setting %s; it has no effect. %s", key, meant)
+
+
 def only_looks(crawler: Crawler) -> bool:
     """Return whether one of Scrapy's commands runs that looks at pages and does not crawl.
 
@@ -245,6 +337,43 @@ def only_looks(crawler: Crawler) -> bool:
     """
     made_by = str(getattr(crawler.spidercls.start, "__module__", ""))
     return made_by.startswith("scrapy.commands.") or not crawler.crawling
+
+
+class _Attributes(Mapping[str, Any]):
+    """The attributes of a spider, as FEEDS has them in its names of files."""
+
+    def __init__(self, spider: object) -> None:
+        self._spider = spider
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self._spider, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dir(self._spider))
+
+    def __len__(self) -> int:
+        return len(dir(self._spider))
+
+
+def _filled(template: object, spider: object) -> str:
+    """Fill attributes of the spider into the template."""
+    allowed = 'a text in which %(NAME)s stands for an attribute of the spider, "%(name)s" its name'
+    if not isinstance(template, str) or not template.strip():
+        raise ConfigurationError(f"BLOOMLOCK_NAME is {template!r}; allowed is {allowed}.")
+    try:
+        return template % _Attributes(spider)
+    except KeyError as error:
+        raise ConfigurationError(
+            f"BLOOMLOCK_NAME is {template!r}, and the spider has no attribute {error}; allowed is "
+            f"{allowed}."
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"BLOOMLOCK_NAME is {template!r}; allowed is {allowed} (and %% for a percent sign)."
+        ) from error
 
 
 def _name(template: object, spider_name: str, key: str = "BLOOMLOCK_NAME") -> str:
@@ -258,6 +387,27 @@ def _name(template: object, spider_name: str, key: str = "BLOOMLOCK_NAME") -> st
         raise ConfigurationError(
             f"{key} is {template!r}; allowed is {allowed} (and %% for a percent sign)."
         ) from error
+
+
+def _key(value: Any) -> Any:
+    """Read the key; the command line's `-s` hands True over as a string. The library checks it."""
+    return True if value in ("True", "true") else value
+
+
+def _options(settings: BaseSettings) -> dict[str, Any]:
+    """Read BLOOMLOCK_FILTER; the library checks the values."""
+    try:
+        options = settings.getdict("BLOOMLOCK_FILTER")
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"BLOOMLOCK_FILTER is {settings.get('BLOOMLOCK_FILTER')!r}; allowed is a dict."
+        ) from error
+    for name in options:
+        if name not in FILTER_OPTIONS:
+            raise ConfigurationError(
+                f"BLOOMLOCK_FILTER has {name!r}; allowed are {', '.join(FILTER_OPTIONS)}."
+            )
+    return options
 
 
 def _number(
@@ -286,11 +436,6 @@ def _number(
     return number
 
 
-def _key(value: Any) -> Any:
-    """Read the key; the command line's `-s` hands True over as a string. The library checks it."""
-    return True if value in ("True", "true") else value
-
-
 def _choice(settings: BaseSettings, key: str, allowed: Sequence[str]) -> str:
     """Read one of some words; the first is the default."""
     value = settings.get(key, allowed[0])
@@ -301,10 +446,10 @@ def _choice(settings: BaseSettings, key: str, allowed: Sequence[str]) -> str:
     return str(value)
 
 
-def _flag(settings: BaseSettings, key: str) -> bool:
+def _flag(settings: BaseSettings, key: str, *, default: bool = False) -> bool:
     """Read a boolean the way Scrapy reads one."""
     try:
-        return settings.getbool(key)
+        return settings.getbool(key, default)
     except ValueError as error:
         raise ConfigurationError(
             f"{key} is {settings.get(key)!r}; allowed are True and False."
