@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
 
 from scrapy_ext.dupefilter import BloomDupeFilter
 from scrapy_ext.middleware import BatchingMiddleware
-from scrapy_ext.outcomes import JobScheduler, OutcomeMiddleware
-from scrapy_ext.settings import MARKS
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -23,14 +20,9 @@ MIDDLEWARE_PRIORITY = 10
 
 SCRAPY_REDIS, OURS = "scrapy_redis.scheduler.Scheduler", "scrapy_ext.Scheduler"
 
-OUTCOME_PRIORITY = 1
-"""Nearer still: it sees what the others gave up."""
-
 
 class BloomlockAddon:
     """Sets the duplicates filter and the middleware that checks the requests of a page together.
-
-    Also the one that sees how requests end, where BLOOMLOCK_MARK needs it.
 
     Set `ADDONS = {"scrapy_ext.BloomlockAddon": 500}`. What the project or the spider sets wins: a
     `DUPEFILTER_CLASS` of its own, with a warning, and a place of its own for a middleware in
@@ -62,13 +54,6 @@ class BloomlockAddon:
         settings.setdefault_in_component_priority_dict(
             "SPIDER_MIDDLEWARES", BatchingMiddleware, MIDDLEWARE_PRIORITY
         )
-        if settings.get("BLOOMLOCK_MARK", MARKS[0]) != MARKS[0]:
-            for setting in ("SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES"):
-                settings.setdefault_in_component_priority_dict(
-                    setting, OutcomeMiddleware, OUTCOME_PRIORITY
-                )
-            if settings.get("JOBDIR") and load_object(settings["SCHEDULER"]) is Scheduler:
-                settings.set("SCHEDULER", JobScheduler, "addon")
 
     def _replace_scheduler(self, settings: BaseSettings) -> bool:
         """Put our scheduler in the place of that of scrapy-redis; return whether ours is set."""

@@ -26,8 +26,8 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from bloomlock.errors import BloomlockError, CapacityError, ServerError
 from scrapy_ext.answers import LastRequests
+from scrapy_ext.breaker import CircuitBreaker
 from scrapy_ext.connection import place_of, redis_client
-from scrapy_ext.guard import CircuitBreaker
 from scrapy_ext.request_queue import Answer, Exchange, Push, Pushes, RequestQueue
 from scrapy_ext.settings import FilterSettings, QueueSettings, only_looks, warn_of_unknown
 from scrapy_ext.stats import FilterStats
