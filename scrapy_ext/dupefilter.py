@@ -99,10 +99,8 @@ class BloomDupeFilter(BaseDupeFilter):
         """
         crawler = self._crawler
         warn_of_unknown(crawler.settings)
-        with opening(crawler, "filter"):
-            config = CrawlSettings.read(crawler)
-            self._client = redis_client(crawler.settings, config.timeout)
-            shared = config.open(self._client, near_cache=NearCache(NEAR_CACHE), on_lost="recreate")
+        with opening(crawler, "filter") as (config, client):
+            shared = config.open(client, near_cache=NearCache(NEAR_CACHE), on_lost="recreate")
             recorded = shared.count()
         closes = self._close if config.on_outage == "close" else None
         self._client = client

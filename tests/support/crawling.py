@@ -29,6 +29,10 @@ STATUS = 2
 
 PLAIN: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 FILTER: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter"}
+ALONE: dict[str, Any] = {
+    **FILTER,
+    "SPIDER_MIDDLEWARES": {"scrapy_ext.BatchingMiddleware": 10},
+}
 ADDON: dict[str, Any] = {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}
 OURS: dict[str, Any] = {"SCHEDULER": "scrapy_ext.Scheduler"}
 SCRAPY_REDIS: dict[str, Any] = {
@@ -275,7 +279,7 @@ class Runner:
             "REDIS_URL": self._url,
             "BLOOMLOCK_CAPACITY": 1000,
             # A slow machine is no outage.
-            "BLOOMLOCK_TIMEOUT": 60,
+            "BLOOMLOCK_FILTER": {"timeout": 60},
             "DOWNLOAD_TIMEOUT": 2 * PATIENCE,
             "NOTES": str(self.notes),
         }
