@@ -37,7 +37,7 @@ _TAGS: dict[str, Callable[[Any], Any]] = {
     "$frozenset": frozenset,
     "$dict": lambda pairs: {key: value for key, value in pairs},  # noqa: C416 - pairs are lists
 }
-_SEQUENCES = {tuple: "$tuple", set: "$set", frozenset: "$frozenset"}
+_SEQUENCES: dict[Any, str] = {tuple: "$tuple", set: "$set", frozenset: "$frozenset"}
 
 
 class UnserializableError(ValueError):

@@ -5,13 +5,10 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from scrapy.core.scheduler import Scheduler
-from scrapy.utils.misc import load_object
-
-from bloomlock import BloomFilter, NearCache, Window
+from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -38,20 +35,6 @@ _NAMES = (
     "LEASE",
     "FILTER",
     "PICKLE",
-    "STRATEGY",
-    "OPTIMIZE",
-    "NUM_HASHES",
-    "SLICES",
-    "KEY",
-    "NEAR_CACHE",
-    "MAX_STALENESS",
-    "MIRROR_BYTES",
-    "ON_FULL",
-    "TIMEOUT",
-    "CLEAR_ON_CLOSE",
-    "RECORD_UNFILTERED",
-    "MARK",
-    "AUDIT_SAMPLE",
 )
 KNOWN = tuple(_PREFIX + name for name in _NAMES)
 FILTER_OPTIONS = ("strategy", "key", "seeds", "num_hashes", "optimize", "on_full", "timeout")
@@ -137,187 +120,6 @@ class CrawlSettings:
         )
 
 
-_OUTLIVES = (
-    "The filter %r outlives this crawl, and a request counts as seen as soon as it is queued. %s "
-    "What is lost counts as seen until the filter is cleared."
-)
-_NOTHING_IS_LOST = ' With BLOOMLOCK_MARK = "processed" nothing is lost.'
-_QUEUE_IS_LOST = (
-    "The queue is only in memory and is lost when the crawl stops before it is empty, in order or "
-    "not."
-)
-_QUEUE_IS_LOST_IN_A_CRASH = (
-    "JOBDIR keeps the queue of a crawl that is stopped in order; if the process is killed or "
-    "crashes, the queue is lost."
-)
-_IN_FLIGHT_IS_LOST = (
-    "scrapy-redis keeps the queue; if a process is killed or crashes, the requests it was fetching "
-    "are lost."
-)
-
-
-POLICIES = ("allow", "drop", "close")
-MARKS = ("scheduled", "downloaded", "processed")
-
-
-@dataclass(frozen=True, slots=True)
-class FilterSettings:
-    """What the project's settings say about the filter; docs/scrapy.md explains each.
-
-    `debug` is Scrapy's own DUPEFILTER_DEBUG: every duplicate is logged.
-    """
-
-    name: str
-    capacity: int
-    error_rate: float
-    near_cache: int
-    max_staleness: float
-    mirror_bytes: int
-    strategy: str
-    optimize: Literal["memory", "balanced", "speed"] | None
-    num_hashes: int | None
-    window: float | None
-    slices: int | None
-    key: str | bytes | Literal[True] | None = field(repr=False)
-    on_full: Literal["warn", "raise", "grow"]
-    on_outage: str
-    timeout: float
-    clear_on_close: bool
-    record_unfiltered: bool
-    mark: str
-    lease: float
-    audit_sample: int
-    debug: bool
-
-    def open(self, client: Any, *, near_cache: int = 0, shards: int | None = None) -> BloomFilter:
-        """Create the filter or attach to it; errors are those of BloomFilter."""
-        if self.window is None and self.slices is not None:
-            raise ConfigurationError("BLOOMLOCK_SLICES needs BLOOMLOCK_WINDOW, which it divides")
-        return BloomFilter(
-            self.name,
-            self.capacity,
-            self.error_rate,
-            client=client,
-            strategy=self.strategy,
-            near_cache=NearCache(near_cache, self.max_staleness),
-            optimize=self.optimize,
-            num_hashes=self.num_hashes,
-            window=None if self.window is None else Window(self.window, self.slices),
-            key=self.key,
-            on_full=self.on_full,
-            on_lost="recreate",
-            shards=shards,
-        )
-
-    @classmethod
-    def read(cls, settings: BaseSettings, spider_name: str) -> FilterSettings:
-        """Read the settings of a crawl."""
-        window = settings.get("BLOOMLOCK_WINDOW")
-        if window is not None:
-            window = _number(settings, "BLOOMLOCK_WINDOW", 0.0)
-        return cls(
-            name=_name(settings.get("BLOOMLOCK_NAME", "%(spider)s:dupefilter"), spider_name),
-            capacity=int(_number(settings, "BLOOMLOCK_CAPACITY", 1_000_000, whole=True)),
-            error_rate=_number(settings, "BLOOMLOCK_ERROR_RATE", 1e-6, below=1.0),
-            near_cache=int(
-                _number(settings, "BLOOMLOCK_NEAR_CACHE", 100_000, whole=True, or_zero=True)
-            ),
-            max_staleness=_number(settings, "BLOOMLOCK_MAX_STALENESS", 1.0),
-            mirror_bytes=int(
-                _number(settings, "BLOOMLOCK_MIRROR_BYTES", 2**28, whole=True, or_zero=True)
-            ),
-            strategy=str(settings.get("BLOOMLOCK_STRATEGY", "atomic")),
-            # The library checks these, and knows best what is allowed.
-            optimize=cast("Any", settings.get("BLOOMLOCK_OPTIMIZE")),
-            num_hashes=None
-            if settings.get("BLOOMLOCK_NUM_HASHES") is None
-            else int(_number(settings, "BLOOMLOCK_NUM_HASHES", 1, whole=True)),
-            window=window,
-            slices=None
-            if settings.get("BLOOMLOCK_SLICES") is None
-            else int(_number(settings, "BLOOMLOCK_SLICES", 6, whole=True)),
-            key=_key(settings.get("BLOOMLOCK_KEY")),
-            on_full=cast("Any", settings.get("BLOOMLOCK_ON_FULL", "warn")),
-            on_outage=_choice(settings, "BLOOMLOCK_ON_OUTAGE", POLICIES),
-            timeout=_number(settings, "BLOOMLOCK_TIMEOUT", 1.0),
-            clear_on_close=_flag(settings, "BLOOMLOCK_CLEAR_ON_CLOSE"),
-            record_unfiltered=_flag(settings, "BLOOMLOCK_RECORD_UNFILTERED"),
-            mark=_choice(settings, "BLOOMLOCK_MARK", MARKS),
-            lease=_number(settings, "BLOOMLOCK_LEASE", 60.0),
-            audit_sample=int(
-                _number(settings, "BLOOMLOCK_AUDIT_SAMPLE", 0, whole=True, or_zero=True)
-            ),
-            debug=_flag(settings, "DUPEFILTER_DEBUG"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """What the project's settings say about the queue that processes share.
-
-    All but `lease` are those of scrapy-redis.
-
-    Attributes:
-        key: SCHEDULER_QUEUE_KEY, with %(spider)s for the spider's name.
-        queue_class: SCHEDULER_QUEUE_CLASS: the order.
-        serializer: SCHEDULER_SERIALIZER: a module, or an object with loads and dumps.
-        is_flushed: SCHEDULER_FLUSH_ON_START.
-        is_kept: False where SCHEDULER_PERSIST is False.
-        idle_s: SCHEDULER_IDLE_BEFORE_CLOSE.
-        lease: BLOOMLOCK_LEASE: seconds after which requests of a dead process are taken over.
-    """
-
-    key: str | None
-    queue_class: str | type
-    serializer: Any
-    is_flushed: bool
-    is_kept: bool
-    idle_s: float
-    lease: float
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> QueueSettings:
-        """Read the settings of a crawl."""
-        key = settings.get("SCHEDULER_QUEUE_KEY")
-        if key is not None:
-            _name(key, "spider", "SCHEDULER_QUEUE_KEY")
-        return cls(
-            key=key,
-            queue_class=settings.get("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.PriorityQueue"),
-            serializer=settings.get("SCHEDULER_SERIALIZER"),
-            is_flushed=_flag(settings, "SCHEDULER_FLUSH_ON_START"),
-            is_kept=settings.get("SCHEDULER_PERSIST") is None
-            or _flag(settings, "SCHEDULER_PERSIST"),
-            idle_s=_number(settings, "SCHEDULER_IDLE_BEFORE_CLOSE", 0, or_zero=True),
-            lease=_number(settings, "BLOOMLOCK_LEASE", 60.0),
-        )
-
-
-def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
-    """Say which requests are never fetched if the crawl ends early."""
-    if config.clear_on_close or config.mark != "scheduled":
-        return
-    # Not issubclass: Scrapy's metaclass calls everything with the right methods a subclass.
-    bases = load_object(settings["SCHEDULER"]).__mro__
-    of_scrapy_redis = any(base.__module__.startswith("scrapy_redis.") for base in bases)
-    if of_scrapy_redis and not settings.getbool("SCHEDULER_PERSIST"):
-        logger.warning(
-            "SCHEDULER_PERSIST is False: the first process that closes empties the queue of all, "
-            "while the filter %r keeps what was queued as seen. Set it to True.",
-            config.name,
-        )
-    elif of_scrapy_redis:
-        logger.info(_OUTLIVES, config.name, _IN_FLIGHT_IS_LOST)
-    elif Scheduler in bases:
-        consequence = _QUEUE_IS_LOST_IN_A_CRASH if settings.get("JOBDIR") else _QUEUE_IS_LOST
-        logger.warning(_OUTLIVES, config.name, consequence + _NOTHING_IS_LOST)
-
-
-def keeps_requests(settings: BaseSettings) -> bool:
-    """Return whether the queue hands back the objects that were put in, and not copies."""
-    return load_object(settings["SCHEDULER"]) is Scheduler and not settings.get("JOBDIR")
-
-
 def warn_of_unknown(settings: BaseSettings) -> None:
     """Warn of settings that look like ours and are none."""
     for key in sorted(set(settings) - set(KNOWN)):
@@ -376,24 +178,6 @@ def _filled(template: object, spider: object) -> str:
         ) from error
 
 
-def _name(template: object, spider_name: str, key: str = "BLOOMLOCK_NAME") -> str:
-    """Fill the spider's name into the template."""
-    allowed = "a non-empty string in which %(spider)s stands for the spider's name"
-    if not isinstance(template, str) or not template.strip():
-        raise ConfigurationError(f"{key} is {template!r}; allowed is {allowed}.")
-    try:
-        return template % {"spider": spider_name}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"{key} is {template!r}; allowed is {allowed} (and %% for a percent sign)."
-        ) from error
-
-
-def _key(value: Any) -> Any:
-    """Read the key; the command line's `-s` hands True over as a string. The library checks it."""
-    return True if value in ("True", "true") else value
-
-
 def _options(settings: BaseSettings) -> dict[str, Any]:
     """Read BLOOMLOCK_FILTER; the library checks the values."""
     try:
@@ -446,7 +230,7 @@ def _choice(settings: BaseSettings, key: str, allowed: Sequence[str]) -> str:
     return str(value)
 
 
-def _flag(settings: BaseSettings, key: str, *, default: bool = False) -> bool:
+def _flag(settings: BaseSettings, key: str, *, default: bool) -> bool:
     """Read a boolean the way Scrapy reads one."""
     try:
         return settings.getbool(key, default)

@@ -20,7 +20,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy_redis import spiders as scrapy_redis_spiders
 
 from scrapy_ext.scheduler import Scheduler
-from scrapy_ext.settings import QueueSettings
+from scrapy_ext.settings import CrawlSettings
 from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             kind = "set"
         elif settings.getbool("REDIS_START_URLS_AS_ZSET"):
             kind = "zset"
-        lease = QueueSettings.read(settings).lease
+        lease = CrawlSettings.read(self.crawler).lease
         self._messages = StartMessages(self.server, self.redis_key, kind, lease)
 
     async def start(self) -> AsyncIterator[Any]:
