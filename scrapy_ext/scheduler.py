@@ -163,7 +163,7 @@ class Scheduler(BaseScheduler):
             return self._push_of(self._codec.decode(entry), b"-", "a")
         # What scrapy-redis had queued may be of other code.
         except Exception as error:  # noqa: BLE001
-            return Push(None, b"-", "f", _why(error), entry)
+            return self._failed_push(entry, _why(error))
 
     # What Scrapy asks of a scheduler.
 
@@ -274,8 +274,12 @@ class Scheduler(BaseScheduler):
 
     def failed_entry(self, data: bytes, why: str) -> None:
         """Keep among the failed what cannot become a request."""
-        self._waiting.append(Push(None, b"-", "f", why, data))
+        self._waiting.append(self._failed_push(data, why))
         self._schedule()
+
+    def _failed_push(self, data: bytes, why: str) -> Push:
+        self._count("bloomlock/failed")
+        return Push(None, b"-", "f", why, data)
 
     def on_done(self, call: Callable[[Request], None]) -> None:
         """Call with each request that is done and did not fail."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import servers
 from scrapy import Request, Spider
-from scrapy.utils.test import get_crawler
+from scrapy.crawler import Crawler
 
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError
@@ -44,7 +44,7 @@ class Worker:
         overwrites: str = "",
         **settings: Any,
     ) -> None:
-        crawler = get_crawler(PageSpider, {"BLOOMLOCK_CAPACITY": 10_000, **HOUR, **settings})
+        crawler = Crawler(PageSpider, {"BLOOMLOCK_CAPACITY": 10_000, **HOUR, **settings})
         self._numbers = count()
         self.crawl = Crawl(client, CrawlSettings.read(crawler), pace, attributes)
         self.begun = self.crawl.begin(overwrites=overwrites)
