@@ -19,6 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from bloomlock import plan
 from bloomlock.server import explained, find_address
 from scrapy_ext.crawl.look import CrawlLook, delete_crawl, fill_of, look
 from scrapy_ext.crawl.site import Target, open_target
@@ -80,7 +81,7 @@ class Worker:
             return ""
         how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         lines = self.log.read_text("utf-8", errors="replace").splitlines()
-        errors = [line for line in lines if "CRITICAL" in line or "ERROR" in line]
+        errors = [line for line in lines if "] CRITICAL: " in line or "] ERROR: " in line]
         why = self.reason or ("" if code < 0 else "".join(errors[:1])[-300:])
         return f"process {self.process.pid} {how}" + (f": {why}" if why else "")
 
@@ -188,6 +189,8 @@ def run(
         )
         client.ping()
     with client, open_target(options.source, on_render) as target:
+        # It refuses what no filter can be made for.
+        plan(options.capacity or target.capacity, options.error_rate)
         return _Job(options, target, client, address.url, show).run()
 
 
@@ -262,7 +265,8 @@ class _Job:
             report.seconds = time.monotonic() - started
             ended = [worker.failure for worker in report.workers if worker.failure]
             # What one left that died, the others have done.
-            (report.notes if report.is_done else report.failures).extend(ended)
+            if not report.interrupted:
+                (report.notes if report.is_done else report.failures).extend(ended)
 
     def _watch(self, started: float) -> None:
         """Show how far the crawl is until no worker runs, or there are pages enough."""

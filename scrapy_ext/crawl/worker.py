@@ -68,6 +68,7 @@ class SiteSpider(Spider):
         return self
 
     async def start(self) -> AsyncIterator[Request]:
+        self._links += 1
         yield self._request(self.start_url)
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SUPPORT = Path(__file__).parent
 PAGES = 8
-PATIENCE = 40.0
+PATIENCE = 300.0
 """Seconds after which a process hangs."""
 STATUS = 2
 
