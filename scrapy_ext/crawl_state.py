@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
+from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter
-from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from scrapy_ext.queue import (
     Answer,
     Step,
@@ -32,7 +33,6 @@ from scrapy_ext.queue import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bloomlock import BloomFilter
     from scrapy_ext.settings import CrawlSettings
 
 
@@ -291,6 +291,7 @@ class CrawlRecord:
 
     def __init__(self, client: Any, name: str) -> None:
         self._client = client
+        self._name = name
         self._keys = keys_of(name)
 
     def figures(self) -> Figures:
@@ -318,6 +319,26 @@ class CrawlRecord:
             failed=num_failed,
             by_host=dict(sorted(counts.items(), key=lambda one: -one[1])[:10]),
         )
+
+    def fill(self) -> float | None:
+        """Return which part of the filter's bits is set; None: there is no filter.
+
+        Cost: some round trips; the server reads the whole filter.
+        """
+        name, prefix = self._name, self._prefix()
+        try:
+            with BloomFilter.open(name, client=self._client, prefix=prefix) as shared:
+                return shared.info().fill_ratio
+        except BloomlockError:
+            return None
+
+    def delete(self) -> None:
+        """Delete all that the crawl has on the server."""
+        delete_filter(self._name, client=self._client, prefix=self._prefix())
+        self._client.delete(*self._keys)
+
+    def _prefix(self) -> str:
+        return _prefix(text_of(self._client.hget(self._keys[0], "id") or b""))
 
     def failed(self) -> list[Failed]:
         """Return the requests that failed, in no order."""

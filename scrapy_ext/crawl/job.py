@@ -21,8 +21,8 @@ from redis.retry import Retry
 
 from bloomlock import plan
 from bloomlock.server import explained, find_address
-from scrapy_ext.crawl.look import CrawlLook, delete_crawl, fill_of, look
 from scrapy_ext.crawl.site import Target, open_target
+from scrapy_ext.crawl_state import CrawlRecord, Figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,7 @@ class Report:
     tolerated: int = 0
     queued: int = 0
     seconds: float = 0.0
-    state: CrawlLook | None = None
+    state: Figures | None = None
     fill: float | None = None
     filter_bytes: int | None = None
     set_bytes: int | None = None
@@ -210,6 +210,7 @@ class _Job:
         self._client = client
         self._show = show
         self._name = options.name or f"crawl-{secrets.token_hex(6)}"
+        self._record = CrawlRecord(client, self._name)
         self._report = Report(target.title)
         self._settings = {
             "START_URL": target.start,
@@ -229,13 +230,13 @@ class _Job:
         """Crawl, then add up."""
         report = self._report
         try:
-            before = look(self._client, self._name).state
+            before = self._record.figures().state
             is_whole = self._options.restart or before in {"", "ended"}
             with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
                 self._crawl(Path(folder))
             self._add_up(is_whole=is_whole)
             if self._options.name is None:
-                delete_crawl(self._client, self._name)
+                self._record.delete()
         except redis.exceptions.RedisError as error:
             report.failures.append(f"the server failed: {error}")
         return report
@@ -275,9 +276,9 @@ class _Job:
         filled_at = started
         while any(worker.is_running for worker in report.workers):
             report.seconds = time.monotonic() - started
-            report.state = look(self._client, self._name)
+            report.state = self._record.figures()
             if time.monotonic() - filled_at > FILL_S:
-                report.fill, filled_at = fill_of(self._client, self._name), time.monotonic()
+                report.fill, filled_at = self._record.fill(), time.monotonic()
             self._show(report)
             if limit and len(report.fetched) >= limit:
                 break
@@ -287,7 +288,7 @@ class _Job:
         """Fill in what is known at the end."""
         report, start = self._report, self._target.start
         if not report.is_done:
-            state = look(self._client, self._name)
+            state = self._record.figures()
             report.queued = state.waiting + state.taken
         elif is_whole:
             gone = {*report.refused, *report.failed}

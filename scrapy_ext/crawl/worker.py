@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urljoin, urlsplit
 
 from scrapy import Request, Spider, signals
@@ -58,12 +58,15 @@ class SiteSpider(Spider):
 
     name = "site"
 
-    @classmethod
-    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> SiteSpider:
-        self = super().from_crawler(crawler, *args, **kwargs)
-        self.start_url: str = kwargs["start_url"]
+    def __init__(self, start_url: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.start_url = start_url
         self._links = 0
         self._met: set[str] = set()
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        self = super().from_crawler(crawler, *args, **kwargs)
         crawler.signals.connect(self._closed, signal=signals.spider_closed)
         return self
 

@@ -20,26 +20,13 @@ from bloomlock.errors import BloomlockError, ConfigurationError
 from bloomlock.server import PrivateServer
 from scrapy_ext import BloomDupeFilter
 from scrapy_ext.connection import redis_client
-from scrapy_ext.settings import KNOWN, warn_of_unknown
+from scrapy_ext.settings import KNOWN
 
 if TYPE_CHECKING:
     from crawling import Runner, Site
 
 ROOT = Path(__file__).parents[2]
 DEAD = "127.0.0.1:1"
-REFUSED: list[tuple[str, list[Any], str]] = [
-    ("CAPACITY", [0, -1, 1.5, "x", True], "allowed is a whole number above 0"),
-    ("ERROR_RATE", [0, 1, "a"], "allowed is a number above 0 and below 1"),
-    ("WINDOW", ["7d", 0, "nan", []], "allowed is a number above 0"),
-    ("LEASE", [0, "inf"], "allowed is a number above 0"),
-    ("RETRIES", [-1, "1.5"], "allowed is a whole number 0 or more"),
-    ("NAME", ["", "  ", 5, "5 %"], r"allowed is a text in which %\(NAME\)s"),
-    ("NAME", ["%(shop)s"], "the spider has no attribute 'shop'"),
-    ("ON_OUTAGE", ["weep"], "allowed are 'wait', 'close'"),
-    ("ORDER", ["random"], "allowed are 'lifo', 'fifo'"),
-    ("PACE", ["fast"], "allowed are 'shared', 'process'"),
-    ("PERSIST", ["maybe"], "allowed are True and False"),
-]
 NAME = "spider"
 
 
@@ -103,13 +90,6 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
         ({"BLOOMLOCK_FILTER": {"optimize": "size"}}, "optimize must be 'memory', 'balanced', "),
         ({"BLOOMLOCK_FILTER": {"num_hashes": 65}}, "num_hashes must be a whole number from 1"),
         ({"BLOOMLOCK_FILTER": {"key": "short"}}, "key must be"),
-        ({"BLOOMLOCK_FILTER": {"window": 5}}, "BLOOMLOCK_FILTER has 'window'; allowed are strat"),
-        ({"BLOOMLOCK_FILTER": "no dict"}, "BLOOMLOCK_FILTER is 'no dict'; allowed is a dict"),
-        *(
-            ({f"BLOOMLOCK_{name}": value}, f"^BLOOMLOCK_{name} is {re.escape(repr(value))}.*{says}")
-            for name, values, says in REFUSED
-            for value in values
-        ),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(
@@ -135,16 +115,6 @@ def test_settings_from_the_command_line_are_strings(valkey: str, r: redis.Redis)
     # All processes need the same key.
     with pytest.raises(BloomlockError, match="key: stored"):
         open_filter(BLOOMLOCK_URL=valkey, BLOOMLOCK_NAME="100%% of spider")
-
-
-def test_a_setting_that_does_not_exist_is_told_with_its_neighbour(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    settings = {"BLOOMLOCK_CAPACTY": 5, "BLOOMLOCK_XYZ": 1, "BLOOMLOCK_NAME": "a"}
-    warn_of_unknown(Settings(settings))
-    near, far = (record.getMessage() for record in caplog.records)
-    assert near.endswith("BLOOMLOCK_CAPACTY; it has no effect. Did you mean BLOOMLOCK_CAPACITY?")
-    assert "BLOOMLOCK_XYZ; it has no effect. Known are BLOOMLOCK_URL, " in far
 
 
 def test_a_wrong_password_is_one_sentence_without_it() -> None:
