@@ -61,7 +61,7 @@ class Delivered:
         return cls(crawler, settings.open(client, name=name, window=True), client)
 
     def gave_item(self, page: Request) -> None:
-        """Note that a page gave an item."""
+        """Note that a page gave an item, or that its callback kept what it found by itself."""
         self._gave.add(page)
 
     def done(self, page: Request) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import aclosing
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from scrapy import Request, signals
@@ -16,10 +18,13 @@ from bloomlock.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
     from scrapy_ext.delivered import Delivered
+
+logger = logging.getLogger("bloomlock.scrapy")
 
 MOST_OUTPUTS = 1000
 """Outputs that are read before they are checked: a round trip of about 4 ms."""
@@ -80,8 +85,10 @@ class BatchingMiddleware:
             async for output in result:
                 yield output
             return
+        is_handled = self.delivered is not None and _gives_nothing_back(page, self._crawler.spider)
         async with aclosing(_in_batches(result)) as batches:
             async for outputs in batches:
+                is_handled = False
                 requests = [output for output in outputs if isinstance(output, Request)]
                 if self.delivered is not None and len(requests) < len(outputs):
                     self.delivered.gave_item(page)
@@ -89,6 +96,8 @@ class BatchingMiddleware:
                 for output in outputs:
                     if not isinstance(output, Request) or next(are_kept):
                         yield output
+        if is_handled and self.delivered is not None:
+            self.delivered.gave_item(page)
 
     async def _check(self, checker: Checker, requests: list[Request], page: Request) -> list[bool]:
         if not requests:
@@ -152,20 +161,35 @@ def attach(crawler: Crawler, queue: Queue, delivered: Delivered | None = None) -
     """Make the middlewares of a crawl work for its scheduler.
 
     Raises:
-        ConfigurationError: One of them is missing.
+        ConfigurationError: BLOOMLOCK_PERSIST is set, and one of them is missing.
     """
     outputs = crawler.get_spider_middleware(BatchingMiddleware)
     downloads = crawler.get_downloader_middleware(DownloadMiddleware)
     if outputs is None or downloads is None:
-        raise ConfigurationError(
-            "scrapy_ext.Scheduler needs the spider middleware scrapy_ext.BatchingMiddleware and "
-            "the downloader middleware scrapy_ext.DownloadMiddleware, which the add-on sets: "
-            'ADDONS = {"scrapy_ext.BloomlockAddon": 500}'
+        sentence = (
+            "scrapy_ext.Scheduler runs without scrapy_ext.BatchingMiddleware in SPIDER_MIDDLEWARES "
+            "or scrapy_ext.DownloadMiddleware in DOWNLOADER_MIDDLEWARES, so failed downloads count "
+            "as done and a page is done before its requests that cannot be serialized are; the "
+            'add-on sets both: ADDONS = {"scrapy_ext.BloomlockAddon": 500}'
         )
-    outputs.checker = downloads.queue = queue
+        if delivered is not None:
+            raise ConfigurationError(f"BLOOMLOCK_PERSIST is set, and {sentence}")
+        logger.warning("%s", sentence)
+    if outputs is not None:
+        outputs.checker, outputs.delivered = queue, delivered
+    if downloads is not None:
+        downloads.queue = queue
     if delivered is not None:
-        outputs.delivered = delivered
         queue.on_done(delivered.done)
+
+
+def _gives_nothing_back(page: Request, spider: Spider | None) -> bool:
+    """Return whether the callback of a page is no generator: without outputs it did all itself.
+
+    A generator without outputs may be that of a list which is empty today.
+    """
+    callback = page.callback or getattr(spider, "parse", None)
+    return not (isgeneratorfunction(callback) or isasyncgenfunction(callback))
 
 
 async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:

@@ -96,10 +96,12 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             kind = "zset"
         lease = CrawlSettings.read(self.crawler).lease
         self._messages = StartMessages(self.server, self.redis_key, kind, lease)
+        # Before Scrapy 2.19 the engine does not tell its scheduler.
         middleware = self.crawler.get_spider_middleware(BatchingMiddleware)
+        found = getattr(self.crawler.engine, "scheduler", middleware and middleware.checker)
         # Not isinstance: Scrapy's metaclass takes everything with the right methods for one.
-        if middleware is not None and Scheduler in type(middleware.checker).__mro__:
-            self._queue = cast("Scheduler", middleware.checker)
+        if Scheduler in type(found).__mro__:
+            self._queue = cast("Scheduler", found)
             self._queue.stay_open()
         await self._read()
         nothing: tuple[Request, ...] = ()

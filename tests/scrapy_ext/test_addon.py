@@ -61,13 +61,6 @@ def test_what_is_set_by_whom(
     assert ("which wins over the add-on" in caplog.text) is (scheduler is OwnScheduler)
 
 
-def test_what_the_scheduler_needs(crawls: Runner) -> None:
-    result = crawls.run({"SCHEDULER": "scrapy_ext.Scheduler"})
-    (line,) = result.lines("[bloomlock.scrapy] CRITICAL")
-    assert 'ADDONS = {"scrapy_ext.BloomlockAddon": 500}' in line
-    assert result.code == 1
-
-
 @pytest.mark.parametrize("queue", ["PriorityQueue", "LifoQueue"])
 def test_the_queue_of_scrapy_redis_is_gone_on_with(
     queue: str, crawls: Runner, site: Site, r: redis.Redis
