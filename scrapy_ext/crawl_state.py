@@ -26,12 +26,14 @@ from scrapy_ext.queue import (
     entry_of,
     keys_of,
     new_worker,
+    priority_of,
     script,
     text_of,
 )
+from scrapy_ext.requests import url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from scrapy_ext.settings import CrawlSettings
 
@@ -86,10 +88,15 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request that failed, its form in the queue, and why."""
+    """A request that failed: its form in the queue, and why."""
 
     entry: bytes
     error: str
+
+    @property
+    def url(self) -> str:
+        """Its URL; of a pickle, which is not loaded, only that it is one."""
+        return url_of(self.entry)
 
 
 class Crawl:
@@ -294,6 +301,39 @@ class CrawlRecord:
         self._name = name
         self._keys = keys_of(name)
 
+    def prepare(self) -> str:
+        """Make a crawl that the next process goes on with, unless there is one that has not ended.
+
+        Returns:
+            The prefix of the keys of its filter.
+        """
+        worker = new_worker()
+        told = {"worker": worker, "lease": 1000, "dead": self._dead(), "id": secrets.token_hex(6)}
+        told |= {"resume": True, "attributes": None, "overwrites": False, "keeps_failed": False}
+        reply = self._run("begin", **told)
+        self._run("leave", worker=worker, id=text_of(reply[1]), dead=[], finished=False)
+        return _prefix(text_of(reply[1]))
+
+    def take_all(self) -> Iterator[list[tuple[int, bytes]]]:
+        """Yield priorities and entries of what waits, and remove them when the next are asked for.
+
+        Raises:
+            ConfigurationError: Processes are at work on the crawl.
+        """
+        self.prepare()
+        if workers := self.figures().workers:
+            raise ConfigurationError(f"{workers} processes are at work on the crawl; stop them")
+        for key in (self._keys[1], self._keys[3]):
+            while members := self._client.zrange(key, 0, MOST_HOSTS - 1):
+                yield [(priority_of(member), entry_of(member)) for member in members]
+                self._client.zrem(key, *members)
+
+    def _dead(self) -> list[str]:
+        return dead_among(map(text_of, self._client.zrange(self._keys[5], 0, -1)))
+
+    def _run(self, name: str, **told: Any) -> Any:
+        return self._client.eval(script(name), len(self._keys), *self._keys, json.dumps(told))
+
     def figures(self) -> Figures:
         """Return how the crawl stands.
 
@@ -350,8 +390,7 @@ class CrawlRecord:
 
     def settle(self, *, retry: bool) -> int:
         """Put what failed back into the queue, or drop it; return how many."""
-        told = json.dumps({"dead": [], "retry": retry})
-        count: int = self._client.eval(script("failed"), len(self._keys), *self._keys, told)
+        count: int = self._run("failed", dead=[], retry=retry)
         return count
 
 

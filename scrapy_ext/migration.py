@@ -1,4 +1,4 @@
-"""The queue of scrapy-redis, moved into that of the crawl."""
+"""The queue of scrapy-redis, moved into that of the crawl and back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.errors import ConfigurationError
 from scrapy_ext.queue import text_of
-from scrapy_ext.requests import from_pickle
+from scrapy_ext.requests import from_pickle, to_pickle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy.settings import BaseSettings
+
+    from scrapy_ext.crawl_state import CrawlRecord
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -61,3 +63,16 @@ def queue_of_scrapy_redis(
             client.ltrim(key, 0, -len(entries) - 1)
         count += len(entries)
     logger.info("%d requests were moved from the queue %r of scrapy-redis.", count, key)
+
+
+def put_back(record: CrawlRecord, client: Any, key: str) -> int:
+    """Move what waits in a crawl into the queue of scrapy-redis; return how many requests.
+
+    Raises:
+        ConfigurationError: Processes are at work on the crawl.
+    """
+    count = 0
+    for requests in record.take_all():
+        client.zadd(key, {to_pickle(entry): -priority for priority, entry in requests})
+        count += len(requests)
+    return count

@@ -100,6 +100,7 @@ class Answer:
         failed: How many requests are kept that failed.
         recovered: How many requests dead processes had, that wait again.
         due_s: Seconds until the next host may be asked; None if none waits for that.
+        is_full: Whether a host is due of which this process has enough.
         pushed: For each push whether it was wanted; False: it is a duplicate.
         workers: All processes.
         got: What was taken.
@@ -112,6 +113,7 @@ class Answer:
     failed: int = 0
     recovered: int = 0
     due_s: float | None = None
+    is_full: bool = False
     pushed: Sequence[bool] = ()
     workers: Sequence[str] = ()
     got: Sequence[Taken] = ()
@@ -122,7 +124,9 @@ class Answer:
         state = text_of(reply[0])
         if state == "gone":
             return cls(state)
-        was_unknown, waiting, taken, failed, recovered, due_ms, flags, workers, *got = reply[1:]
+        was_unknown, waiting, taken, failed, recovered, due_ms, is_full, flags, workers, *got = (
+            reply[1:]
+        )
         return cls(
             state,
             bool(was_unknown),
@@ -131,6 +135,7 @@ class Answer:
             failed,
             recovered,
             None if due_ms < 0 else due_ms / 1000,
+            bool(is_full),
             [flag == ord("1") for flag in flags],
             json.loads(workers) or [],
             [
@@ -171,6 +176,11 @@ def text_of(value: bytes | str) -> str:
 def entry_of(member: bytes) -> bytes:
     """Return the entry of a member of the queue."""
     return _split(member)[1]
+
+
+def priority_of(member: bytes) -> int:
+    """Return the priority of a member of the queue, as Scrapy counts it."""
+    return _NO_PRIORITY - int(member.partition(b"\0")[2][:8], 16)
 
 
 def _split(member: bytes) -> tuple[str, bytes]:

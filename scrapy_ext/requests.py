@@ -108,17 +108,12 @@ class RequestCodec:
             ValueError: The spider has no such callback, the entry is a pickle and these are not
                 allowed, or it is nothing of ours. Unpickling may raise anything.
         """
-        if data.startswith(_PICKLE):
-            if not self._use_pickle:
-                raise ValueError("the entry is a pickle, and BLOOMLOCK_PICKLE is False")
+        if not data.startswith(_PICKLE):
+            fields = _from_json(data)
+        elif self._use_pickle:
             fields = pickle.loads(data[len(_PICKLE) :])  # noqa: S301 - as above
         else:
-            fields = json.loads(data, object_hook=_untagged)
-            headers = fields.get("headers", {})
-            fields["headers"] = {
-                name.encode("latin-1"): [value.encode("latin-1") for value in values]
-                for name, values in headers.items()
-            }
+            raise ValueError("the entry is a pickle, and BLOOMLOCK_PICKLE is False")
         return request_from_dict(fields, spider=self._spider)
 
 
@@ -127,12 +122,28 @@ def from_pickle(data: bytes) -> bytes:
     return _PICKLE + data
 
 
+def to_pickle(data: bytes) -> bytes:
+    """Return an entry as scrapy-redis keeps requests; nothing is unpickled."""
+    if data.startswith(_PICKLE):
+        return data[len(_PICKLE) :]
+    return pickle.dumps({**_DEFAULTS, **_from_json(data)}, protocol=4)
+
+
 def url_of(data: bytes) -> str:
     """Return the URL of an entry; of a pickle, that is not loaded, only what it is."""
     try:
         return str(json.loads(data)["url"])
     except (ValueError, KeyError, TypeError):
         return "(pickled)" if data.startswith(_PICKLE) else repr(data[:100])
+
+
+def _from_json(data: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(data, object_hook=_untagged)
+    fields["headers"] = {
+        name.encode("latin-1"): [value.encode("latin-1") for value in values]
+        for name, values in fields.get("headers", {}).items()
+    }
+    return fields
 
 
 def _pickled(fields: dict[str, Any]) -> bytes:

@@ -210,7 +210,9 @@ class Scheduler(BaseScheduler):
         """Ask for requests, after all that has been enqueued until now, as Scrapy's order is."""
         self._is_hungry = True
         has_pushes = self._step is not None and self._step.pushes
-        if (self._waiting or self._answer.waiting or has_pushes) and not self._is_asked:
+        # If all hosts that have requests are not due, the timer asks when one is.
+        may_get = self._answer.waiting and (self._answer.due_s is None or self._answer.is_full)
+        if (self._waiting or may_get or has_pushes) and not self._is_asked:
             self._is_asked = True
             self._waiting.append(None)
             self._schedule()
@@ -580,7 +582,8 @@ class Scheduler(BaseScheduler):
                 answer.recovered,
             )
         self._answer = answer
-        if answer.got or step.pushes or answer.state != "running":
+        is_at_end = not (answer.waiting or self._is_idle)
+        if answer.got or step.pushes or is_at_end or answer.state != "running":
             self._engine.wake()
         # A process that has requests of its own finds the dead when it has none.
         self._dead = dead_among(answer.workers) if self._is_hungry and answer.taken else []

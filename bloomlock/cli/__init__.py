@@ -57,6 +57,7 @@ COMMANDS: Places = {
     "claims": ("", "Look after items that were claimed, or failed."),
     "server": ("", "Look at the embedded server, or stop it."),
     "scrapy-import": ("scrapy_import:import_command", "Make a filter of what a crawl has seen."),
+    "failed": ("failed:failed_command", "Look after requests of a crawl that failed."),
     "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
 }
 """Where each command is, and what --help says of it: for that none is imported."""

@@ -20,8 +20,8 @@ if state and state ~= 'ended' then
     if not told.resume and live > 0 then
         return reply('lives')
     elseif told.resume then
-        if told.attributes ~= cjson.null
-            and told.attributes ~= call('HGET', KEYS[1], 'attributes') then
+        local theirs = call('HGET', KEYS[1], 'attributes')
+        if theirs and told.attributes ~= cjson.null and told.attributes ~= theirs then
             return reply('attributes')
         elseif live == 0 and told.overwrites then
             return reply('overwrites')

@@ -13,8 +13,9 @@
 --       l: it stays in the worker; ask whether the filter has it; d: such a one is done; add it;
 --       f: keep it among the failed with the error that stands for the host
 -- Reply: {"gone"} if the server has another crawl or none; else {state, 1 if the worker was not known,
---        waiting, taken, failed, how many dead workers had, ms until the next host is due or -1, "1" or
---        "0" for each push, the workers as JSON, then ids and members that were taken}
+--        waiting, taken, failed, how many dead workers had, ms until the next host is due or -1, 1 if a
+--        host is due of which the worker has enough, "1" or "0" for each push, the workers as JSON, then
+--        ids and members that were taken}
 local MOST_FAILED, RETRY_MS = 10000, 10000
 local fields = call('HMGET', KEYS[1], 'id', 'state', 'generation')
 if fields[1] ~= told.id or (fields[3] and fields[3] ~= told.generation) then
@@ -25,7 +26,7 @@ local state = fields[2]
 local is_known = call('ZSCORE', KEYS[6], told.worker)
 hold_lease()
 local recovered = release_dead()
-local waits_ms = -1
+local waits_ms, passed_over = -1, 0
 
 local function waiting()
     return call('ZCARD', KEYS[2]) + call('ZCARD', KEYS[4])
@@ -33,7 +34,7 @@ end
 
 local function reply(flags, ids)
     local words = {state, is_known and 0 or 1, waiting(), call('HLEN', KEYS[5]), call('HLEN', KEYS[8]),
-        recovered, waits_ms, flags, cjson.encode(call('ZRANGE', KEYS[6], 0, -1))}
+        recovered, waits_ms, passed_over, flags, cjson.encode(call('ZRANGE', KEYS[6], 0, -1))}
     for _, id in ipairs(ids) do
         local member = call('HGET', KEYS[5], id)
         if member then
@@ -141,6 +142,8 @@ local function take(ids)
             else
                 call('ZREM', KEYS[3], host)
             end
+        else
+            passed_over = 1
         end
     end
     return has_found

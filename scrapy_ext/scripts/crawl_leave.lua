@@ -1,5 +1,5 @@
 -- Let a worker go: what it has not done is put back. The last one to leave a crawl that has ended takes
--- the queue along; the record and what failed stay.
+-- the queue along; the record stays, and what failed with all that is needed to try it again.
 -- KEYS: see crawl_common.lua
 -- ARGV[1]: worker, id (of the crawl), dead (none), finished (nothing stopped it)
 -- Reply: {1 if the crawl is over and nobody uses it, waiting, failed}
@@ -15,9 +15,11 @@ if is_last and state == 'waiting' and told.finished then
     call('HSET', KEYS[1], 'state', state)
 end
 local waiting = call('ZCARD', KEYS[2]) + call('ZCARD', KEYS[4])
-local is_over = is_last and state == 'ended'
+local is_over, failed = is_last and state == 'ended', call('HLEN', KEYS[8])
 if is_over then
     call('UNLINK', unpack(KEYS, 2, 7))
-    call('UNLINK', KEYS[9])
+    if failed == 0 then
+        call('UNLINK', KEYS[9])
+    end
 end
-return {is_over and 1 or 0, waiting, call('HLEN', KEYS[8])}
+return {is_over and 1 or 0, waiting, failed}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -61,6 +65,15 @@ def test_what_is_set_by_whom(
     assert ("which wins over the add-on" in caplog.text) is (scheduler is OwnScheduler)
 
 
+def bloomlock(*words: str) -> str:
+    """Run a command and return what it writes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bloomlock.cli", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("queue", ["PriorityQueue", "LifoQueue"])
 def test_the_queue_of_scrapy_redis_is_gone_on_with(
     queue: str, crawls: Runner, site: Site, r: redis.Redis
@@ -84,3 +97,41 @@ def test_the_queue_of_scrapy_redis_is_gone_on_with(
     r.rpush("spider:requests", b"?")
     (line,) = crawls.run(ADDON | own).lines("[bloomlock.scrapy] CRITICAL")
     assert "only those of scrapy-redis can be moved" in line
+
+
+def test_from_scrapy_redis_and_back(
+    crawls: Runner, site: Site, valkey: str, r: redis.Redis
+) -> None:
+    site.links = lambda page: [page + 1, page + 2] if page < 20 else []
+    theirs: dict[str, Any] = {"SCHEDULER": SCRAPY_REDIS, "SCHEDULER_PERSIST": True}
+    theirs["DUPEFILTER_CLASS"] = "scrapy_redis.dupefilter.RFPDupeFilter"
+    stop: dict[str, Any] = {"CLOSESPIDER_PAGECOUNT": 5, "CONCURRENT_REQUESTS": 1}
+    first = crawls.run(theirs, **stop)
+    told = bloomlock("scrapy-import", "spider:dupefilter", "--url", valkey)
+    assert 'BLOOMLOCK_NAME = "spider"' in told
+    ours = {**ADDON, "REQUEST_FINGERPRINTER_CLASS": "scrapy_ext.ScrapyRedisFingerprinter"}
+    ours |= {"BLOOMLOCK_CAPACITY": 1_000_000}
+    second = crawls.run(ours, **stop)
+    assert second.lines("Goes on with the crawl 'spider'")
+    undone = bloomlock("scrapy-import", "--undo", "spider:requests", "--url", valkey)
+    assert undone == f"{r.zcard('spider:requests')} requests moved to spider:requests\n"
+    third = crawls.run(theirs)
+    assert third.reason == "finished"
+    # Its set has not heard of what was found in between.
+    fetched = {*first.fetched, *second.fetched, *third.fetched}
+    assert fetched == {f"/{page}" for page in range(22)}
+    assert not first.pages & second.pages - Counter(["/0"])
+
+
+def test_failed_requests_by_the_command_line(crawls: Runner, site: Site, valkey: str) -> None:
+    site.answer = lambda path: [503 if path == "/3" else 200]
+    assert crawls.run(RETRY_ENABLED=False).own("failed") == 1
+    failed = ["failed", "spider", "--url", valkey]
+    shown = bloomlock(*failed)
+    assert f"{site.url}/3" in shown
+    assert "status 503" in shown
+    assert json.loads(bloomlock(*failed, "--json"))[0]["url"] == f"{site.url}/3"
+    assert bloomlock(*failed, "--retry") == "1 put back\n"
+    site.answer = None
+    assert crawls.run().fetched == ["/3"]
+    assert bloomlock(*failed) == ""
