@@ -18,11 +18,13 @@ from scrapy.utils.request import fingerprint as default_fingerprint
 from w3lib.url import canonicalize_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger("bloomlock.scrapy")
+
+MOST_RECENT = 200_000
 
 
 class Fingerprints:
@@ -61,6 +63,31 @@ class Fingerprints:
             return False
         own = self.of(request)
         return any(self.of(request.replace(url=url)) == own for url in dict.fromkeys(urls))
+
+
+class RecentFingerprints:
+    """The last fingerprints that were met; the oldest are dropped first."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, None] = {}
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        return fingerprint in self._known
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(list(self._known))
+
+    def add(self, fingerprint: bytes) -> None:
+        self._known[fingerprint] = None
+        if len(self._known) > MOST_RECENT:
+            del self._known[next(iter(self._known))]
+
+    def remove(self, fingerprints: Iterable[bytes]) -> None:
+        for fingerprint in fingerprints:
+            self._known.pop(fingerprint, None)
+
+    def clear(self) -> None:
+        self._known.clear()
 
 
 class ScrapyRedisFingerprinter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,11 @@ from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock import MemoryBloomFilter
 from bloomlock.errors import CapacityError, PartialResultError
+from scrapy_ext.fingerprints import RecentFingerprints
 from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from scrapy.utils.asyncio import CallLaterResult
 
@@ -29,35 +29,8 @@ PROBE_S = 1.0
 """While the server is away it is tried this often."""
 
 MIRROR_BYTES = 2**28
-RECENT_KEYS = 200_000
 MIRRORED = ("atomic", "lua")
 """Strategies whose filters take another filter's bits."""
-
-
-class RecentKeys:
-    """The last keys, each as it is; the oldest are forgotten first."""
-
-    def __init__(self) -> None:
-        self._keys: OrderedDict[bytes, None] = OrderedDict()
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._keys
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(list(self._keys))
-
-    def add(self, key: bytes) -> None:
-        self._keys[key] = None
-        self._keys.move_to_end(key)
-        if len(self._keys) > RECENT_KEYS:
-            self._keys.popitem(last=False)
-
-    def remove(self, keys: Iterable[bytes]) -> None:
-        for key in keys:
-            self._keys.pop(key, None)
-
-    def clear(self) -> None:
-        self._keys.clear()
 
 
 class Guard:
@@ -86,17 +59,17 @@ class Guard:
         is_plain = shared.window is None and shared.growth is None and shared.strategy in MIRRORED
         # A mirror has a part of the bits of the shared filter: what looks known here by chance
         # looks known there.
-        self._known: MemoryBloomFilter | RecentKeys = (
+        self._known: MemoryBloomFilter | RecentFingerprints = (
             MemoryBloomFilter.like(shared)
             if is_plain and shared.num_bits // 8 <= MIRROR_BYTES
-            else RecentKeys()
+            else RecentFingerprints()
         )
         # What was let through and the filter was not given yet.
-        self._owed = RecentKeys()
+        self._owed = RecentFingerprints()
         self._away_since: float | None = None
         # The filter may lack what it had. Until it was given that, its "new" is not believed.
         self._may_lack = False
-        self._is_recovering = False
+        self._is_recovering = self._is_finished = False
         self._has_reported_full = False
         self._timer: CallLaterResult | None = None
 
@@ -111,9 +84,10 @@ class Guard:
         Cost: one round trip, for which the reactor waits; none for a key in the near-cache.
         """
         had_to_be = self._had_to_be([key])
-        answers, error, seconds = self._ask([key])
+        started = time.monotonic()
+        answers, error = self._ask([key])
         self._stats.count("waits")
-        self._stats.count("wait_seconds", seconds)
+        self._stats.count("wait_seconds", time.monotonic() - started)
         return self._settle([key], had_to_be, answers, error)[0]
 
     async def check_many(self, keys: Sequence[bytes]) -> list[bool]:
@@ -125,15 +99,15 @@ class Guard:
         had_to_be = self._had_to_be(keys)
         if self.is_away or not keys:
             return self._settle(keys, had_to_be, [None] * len(keys), None)
-        answers, error, _ = await run_in_thread(partial(self._ask, keys))
+        answers, error = await run_in_thread(partial(self._ask, keys))
         self._stats.count("batches")
         return self._settle(keys, had_to_be, answers, error)
 
     def finish(self) -> None:
         """Give the filter what is owed, if the server answers, and try no more. May raise."""
+        self._is_finished = True
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         if self._may_lack:
             self._probe()
             self._follow()
@@ -149,36 +123,32 @@ class Guard:
         """Whether the filter may lack a key by right: after a window, or a discard."""
         return self.shared.window is not None or self.shared.has_discards
 
-    def _ask(self, keys: Sequence[bytes]) -> tuple[Sequence[bool | None], Exception | None, float]:
-        """Add keys; return the answers, why some are missing, and the seconds it took."""
-        answers: Sequence[bool | None] = [None] * len(keys)
-        error: Exception | None = None
-        started = time.monotonic()
-        if not self.is_away:
-            try:
-                answers = self.shared.add_many(keys)
-            except PartialResultError as broken:
-                error = broken
-                answers = [*broken.results, *answers[len(broken.results) :]]
-            # BLE001: a raise from here loses every link of the page.
-            except Exception as other:  # noqa: BLE001
-                error = other
-            if isinstance(error, CapacityError):
-                answers = self._find_seen(keys, answers)
-        return answers, error, time.monotonic() - started
+    def _ask(self, keys: Sequence[bytes]) -> tuple[list[bool | None], Exception | None]:
+        """Add keys; return the answers, and why some are missing. Never raises."""
+        nothing: list[bool | None] = [None] * len(keys)
+        if self.is_away:
+            return nothing, None
+        try:
+            return [*self.shared.add_many(keys)], None
+        except PartialResultError as error:
+            answers = [*error.results, *nothing[len(error.results) :]]
+            return self._with_seen(keys, answers, error), error
+        # BLE001: a raise from here loses every link of the page.
+        except Exception as error:  # noqa: BLE001
+            return nothing, error
 
-    def _find_seen(
-        self, keys: Sequence[bytes], answers: Sequence[bool | None]
-    ) -> Sequence[bool | None]:
-        """Return answers for the keys that a full filter has; it refuses those that it has not."""
+    def _with_seen(
+        self, keys: Sequence[bytes], answers: list[bool | None], error: Exception
+    ) -> list[bool | None]:
+        """Find the answers for keys that a full filter has; it refuses those that it has not."""
+        if not isinstance(error, CapacityError):
+            return answers
         try:
             seen = self.shared.exists_many(keys)
         except Exception:  # noqa: BLE001 - as above
             return answers
-        return [
-            False if answer is None and is_seen else answer
-            for answer, is_seen in zip(answers, seen, strict=True)
-        ]
+        both = zip(answers, seen, strict=True)
+        return [False if answer is None and is_seen else answer for answer, is_seen in both]
 
     def _settle(
         self,
@@ -188,7 +158,8 @@ class Guard:
         error: Exception | None,
     ) -> list[bool]:
         """Return for each key whether it is new, after a round trip or without one."""
-        self._stats.count("trips", not self.is_away)
+        if not self.is_away:
+            self._stats.count("trips")
         if isinstance(error, CapacityError):
             self._note_full(error)
         elif error is not None:
@@ -214,9 +185,7 @@ class Guard:
         self._stats.count("full")
         if not self._has_reported_full:
             self._has_reported_full = True
-            logger.error(
-                "%s Until then requests that this process has not seen are fetched.", error
-            )
+            logger.error("%s Requests that this process has not seen are fetched.", error)
         if self._close is not None:
             self._close("bloomlock_full")
 
@@ -252,7 +221,7 @@ class Guard:
             self._recover_soon(0.0)
 
     def _recover_soon(self, seconds: float = PROBE_S) -> None:
-        if self._timer is None and not self._is_recovering:
+        if self._timer is None and not (self._is_recovering or self._is_finished):
             self._timer = call_later(seconds, lambda: deferred_from_coro(self._recover()))
 
     async def _recover(self) -> None:
@@ -293,4 +262,4 @@ class Guard:
         """
         if self._is_forgetful:
             return owed
-        return [*self._known] if isinstance(self._known, RecentKeys) else self._known
+        return [*self._known] if isinstance(self._known, RecentFingerprints) else self._known

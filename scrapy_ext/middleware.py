@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import aclosing
 from inspect import isasyncgenfunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from scrapy import Request, signals
 from scrapy.exceptions import IgnoreRequest
@@ -16,38 +16,20 @@ from twisted.internet.defer import Deferred
 from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
     from scrapy_ext.delivered import Delivered
+    from scrapy_ext.dupefilter import BloomDupeFilter
+    from scrapy_ext.scheduler import Scheduler
 
 logger = logging.getLogger("bloomlock.scrapy")
 
 MOST_OUTPUTS = 1000
 """Outputs that are read before they are checked: a round trip of about 4 ms."""
-
-
-class Checker(Protocol):
-    """Checks the requests of a page: the duplicates filter, or the scheduler."""
-
-    async def check_many(self, requests: list[Request], page: Request) -> list[bool]:
-        """Return for each request that a page yields whether the engine gets it."""
-
-    def log_duplicate(self, request: Request) -> None:
-        """Count and log a request that the engine does not get."""
-
-
-class Queue(Checker, Protocol):
-    """The scheduler."""
-
-    def failed(self, request: Request, why: str) -> None:
-        """Keep a request that failed."""
-
-    def on_done(self, call: Callable[[Request], None]) -> None:
-        """Call with each request that is done and did not fail."""
 
 
 class BatchingMiddleware:
@@ -67,7 +49,7 @@ class BatchingMiddleware:
             crawler: The crawler this middleware serves.
         """
         self._crawler = crawler
-        self.checker: Checker | None = None
+        self.checker: Scheduler | BloomDupeFilter | None = None
         self.delivered: Delivered | None = None
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
 
@@ -99,7 +81,9 @@ class BatchingMiddleware:
         if is_handled and self.delivered is not None:
             self.delivered.gave_item(page)
 
-    async def _check(self, checker: Checker, requests: list[Request], page: Request) -> list[bool]:
+    async def _check(
+        self, checker: Scheduler | BloomDupeFilter, requests: list[Request], page: Request
+    ) -> list[bool]:
         if not requests:
             return []
         are_kept = await checker.check_many(requests, page)
@@ -134,7 +118,7 @@ class DownloadMiddleware:
             crawler: The crawler this middleware serves.
         """
         self._statuses = {int(status) for status in crawler.settings.getlist("RETRY_HTTP_CODES")}
-        self.queue: Queue | None = None
+        self.queue: Scheduler | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -157,7 +141,7 @@ class DownloadMiddleware:
             self.queue.failed(request, f"{type(exception).__name__}: {exception}")
 
 
-def attach(crawler: Crawler, queue: Queue, delivered: Delivered | None = None) -> None:
+def attach(crawler: Crawler, queue: Scheduler, delivered: Delivered | None = None) -> None:
     """Make the middlewares of a crawl work for its scheduler.
 
     Raises:

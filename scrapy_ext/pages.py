@@ -1,4 +1,4 @@
-"""What this process knows of requests: the pages it is at, and fingerprints it has met."""
+"""The pages that this process is at."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from scrapy_ext.queue import Push
 
 if TYPE_CHECKING:
     from scrapy import Request
-
-MOST_KNOWN = 200_000
 
 
 class OpenPage:
@@ -56,19 +54,3 @@ class OpenPage:
     def record(self) -> Push:
         """Return what adds it to the filter."""
         return Push(None, self.fingerprint, "d", self.host)
-
-
-class LastRequests:
-    """The last fingerprints that were met; the oldest are dropped first."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, None] = {}
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        return fingerprint in self._known
-
-    def add(self, fingerprint: bytes) -> None:
-        """Remember a fingerprint."""
-        self._known[fingerprint] = None
-        if len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]

@@ -27,10 +27,10 @@ from scrapy_ext.connection import opening
 from scrapy_ext.crawl_state import Crawl
 from scrapy_ext.delivered import Delivered
 from scrapy_ext.engine import EngineView
-from scrapy_ext.fingerprints import Fingerprints
+from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
 from scrapy_ext.middleware import attach
 from scrapy_ext.migration import queue_of_scrapy_redis
-from scrapy_ext.pages import LastRequests, OpenPage
+from scrapy_ext.pages import OpenPage
 from scrapy_ext.queue import Answer, Mode, Push, Step, dead_among, is_start_request
 from scrapy_ext.requests import RequestCodec, UnserializableError
 from scrapy_ext.settings import only_looks, warn_of_unknown
@@ -91,7 +91,7 @@ class Scheduler(BaseScheduler):
         self._open: dict[Request, OpenPage] = {}
         # Of what a callback made: the page. Nothing that the downloader made is in it.
         self._page_of: WeakKeyDictionary[Request, OpenPage] = WeakKeyDictionary()
-        self._known = LastRequests()
+        self._known = RecentFingerprints()
         self._when_done: list[Callable[[Request], None]] = []
         self._number = 0
         self._step: Step | None = None
