@@ -245,6 +245,19 @@ class Crawl:
             return Answer("gone")
         return Answer.of(reply)
 
+    def failed_before(self) -> Iterator[list[bytes]]:
+        """Yield entries that failed in the crawl before, and drop them when the next are asked for.
+
+        There are none without BLOOMLOCK_PERSIST.
+        """
+        if not self._settings.persist:
+            return
+        kept = self._client.hgetall(self.keys[7])
+        for first in range(0, len(kept), MOST_HOSTS):
+            turns = [*kept][first : first + MOST_HOSTS]
+            yield [entry_of(kept[turn].partition(b"\0")[2]) for turn in turns]
+            self._client.hdel(self.keys[7], *turns)
+
     def close(self, *, finished: bool) -> tuple[bool, int, int]:
         """Put back what this process has not done, and leave.
 

@@ -12,15 +12,13 @@ import time
 from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakKeyDictionary
 
 from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as LocalScheduler
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.exceptions import DontCloseSpider
-from scrapy.utils.asyncio import call_later
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock.errors import CapacityError
 from scrapy_ext.connection import opening
@@ -30,8 +28,8 @@ from scrapy_ext.engine import EngineView
 from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
 from scrapy_ext.middleware import attach
 from scrapy_ext.migration import queue_of_scrapy_redis
-from scrapy_ext.pages import OpenPage
-from scrapy_ext.queue import Answer, Mode, Push, Step, dead_among, is_start_request
+from scrapy_ext.pages import OpenPage, OpenPages
+from scrapy_ext.queue import Mode, Push, is_start_request
 from scrapy_ext.requests import RequestCodec, UnserializableError
 from scrapy_ext.settings import only_looks, warn_of_unknown
 from scrapy_ext.start import (
@@ -43,26 +41,23 @@ from scrapy_ext.start import (
 )
 from scrapy_ext.stats import FilterStats
 from scrapy_ext.threads import run_in_thread
+from scrapy_ext.trips import Trips
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-    from scrapy.utils.asyncio import CallLaterResult
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
+    from scrapy_ext.queue import Answer, Step, Taken
+
 logger = logging.getLogger("bloomlock.scrapy")
 
-PUSHES_PER_TRIP = 256
-"""Some milliseconds of the server's time."""
-SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
-"""How often a process that has nothing to do looks for requests of others."""
-RENEWALS_PER_LEASE = 3
-PROBE_S = 1.0
-"""How often a step is repeated while the server is away."""
+MOST_AT_ONCE = 256
+"""Requests that are taken at once where CONCURRENT_REQUESTS has no limit."""
 
 
 class Scheduler(BaseScheduler):
@@ -71,6 +66,8 @@ class Scheduler(BaseScheduler):
     The add-on sets it. It needs the two middlewares that the add-on sets too. DUPEFILTER_CLASS is
     not used beside it.
     """
+
+    _trips: Trips
 
     def __init__(self, crawler: Crawler) -> None:
         """Keep the crawler; its settings are read by `open`.
@@ -83,30 +80,12 @@ class Scheduler(BaseScheduler):
         self._fingerprints = Fingerprints(crawler)
         self._stats = FilterStats(crawler)
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
-        # What is to be sent, in order: requests, pages that are done, and what is called then.
-        # Where a None stands the engine has asked for requests; what comes later is sent later.
-        self._waiting: deque[Push | OpenPage | Callable[[], None] | None] = deque()
+        self._pages = OpenPages(self._end)
         self._ready: deque[tuple[OpenPage, Request]] = deque()
         self._local: deque[tuple[OpenPage, Request]] = deque()
-        self._open: dict[Request, OpenPage] = {}
-        # Of what a callback made: the page. Nothing that the downloader made is in it.
-        self._page_of: WeakKeyDictionary[Request, OpenPage] = WeakKeyDictionary()
         self._known = RecentFingerprints()
-        self._when_done: list[Callable[[Request], None]] = []
-        self._number = 0
-        self._step: Step | None = None
-        self._then: list[Callable[[], None]] = []
-        self._running: Deferred[None] | None = None
-        self._timer: CallLaterResult | None = None
-        self._is_running = self._is_scheduled = self._is_due = False
-        self._is_hungry = self._is_asked = self._is_idle = False
-        self._is_closing = self._stays = False
-        self._away_since: float | None = None
-        self._answer = Answer("running")
-        self._look_s = SHORTEST_LOOK_S
         self._active_at = time.monotonic()
-        self._dead: list[str] = []
-        self._is_lost = self._has_ended = False
+        self._is_closing = self._is_lost = self._has_ended = False
         self._logged: set[str] = set()
 
     @classmethod
@@ -141,27 +120,31 @@ class Scheduler(BaseScheduler):
             self._pace = pace_of(crawler, settings)
             self._crawl = Crawl(client, settings, self._pace, attributes)
             begun = self._crawl.begin(overwrites=overwritten_file(crawler))
-            self._answer = self._crawl.exchange(self._next_step())
+            self._trips = Trips(self._crawl, settings.lease, self)
+            self._trips.exchange()
             if begun.what != "joined":
-                self._import_queue()
+                self._put_back(queue_of_scrapy_redis(crawler.settings, client, spider.name))
+            if begun.what == "begun":
+                self._put_back(self._crawl.failed_before())
         log_begin(crawler, self._settings, begun)
         connect = crawler.signals.connect
         connect(self._spider_idle, signal=signals.spider_idle)
         connect(self._spider_error, signal=signals.spider_error)
         connect(self._item_error, signal=signals.item_error)
         self._stats.watch(self._crawl.shared)
-        self._arm()
+        self._trips.start()
 
-    def _import_queue(self) -> None:
-        settings = self._crawler.settings
-        for entries in queue_of_scrapy_redis(settings, self._client, self._spider.name):
-            pushes = [self._imported(entry) for entry in entries]
-            self._answer = self._crawl.exchange(self._next_step(pushes=pushes))
+    def _put_back(self, batches: Iterable[list[bytes]]) -> None:
+        """Queue entries of an earlier queue, whatever the filter has."""
+        for entries in batches:
+            self._trips.exchange(pushes=[self._push_again(entry) for entry in entries])
 
-    def _imported(self, entry: bytes) -> Push:
+    def _push_again(self, entry: bytes) -> Push:
         try:
-            return self._push_of(self._codec.decode(entry), b"-", "a")
-        # What scrapy-redis had queued may be of other code.
+            request = self._codec.decode(entry)
+            mode: Mode = "a" if request.dont_filter else "r"
+            return self._push_of(request, self._fingerprints.of(request), mode)
+        # It may be of other code.
         except Exception as error:  # noqa: BLE001
             return self._failed_push(entry, _why(error))
 
@@ -183,9 +166,8 @@ class Scheduler(BaseScheduler):
         if mode == "n" and fingerprint in self._known:
             self.log_duplicate(request)
             return False
-        self._waiting.append(self._push_of(request, fingerprint, mode))
         self._is_active()
-        self._schedule()
+        self._trips.send(self._push_of(request, fingerprint, mode))
         return True
 
     def next_request(self) -> Request | None:
@@ -196,9 +178,9 @@ class Scheduler(BaseScheduler):
         elif self._ready:
             page, request = self._ready.popleft()
         else:
-            self._want()
+            self._trips.want()
             return None
-        self._open[request] = page
+        self._pages.add(page, request)
         self._count("scheduler/dequeued")
         self._count(f"scheduler/dequeued/{'redis' if page.id else 'memory'}")
         if request.meta.get("is_start_request"):
@@ -206,30 +188,15 @@ class Scheduler(BaseScheduler):
             request.meta["bloomlock_begun"] = True
         return request
 
-    def _want(self) -> None:
-        """Ask for requests, after all that has been enqueued until now, as Scrapy's order is."""
-        self._is_hungry = True
-        has_pushes = self._step is not None and self._step.pushes
-        # If all hosts that have requests are not due, the timer asks when one is.
-        may_get = self._answer.waiting and (self._answer.due_s is None or self._answer.is_full)
-        if (self._waiting or may_get or has_pushes) and not self._is_asked:
-            self._is_asked = True
-            self._waiting.append(None)
-            self._schedule()
-
     def has_pending_requests(self) -> bool:
         """Return whether anything waits here or in the queue, or is on its way."""
         self._collect_done()
-        if self._is_lost:
-            return False
-        return bool(
-            self._ready or self._local or self._waiting or self._step or self._answer.waiting
-        )
+        return len(self) > 0 and not self._is_lost
 
     def __len__(self) -> int:
         """Return how many requests wait, as far as is known; sends nothing."""
-        here = len(self._waiting) + len(self._ready) + len(self._local)
-        return self._answer.waiting + here
+        here = len(self._trips) + len(self._ready) + len(self._local)
+        return self._trips.answer.waiting + here
 
     def close(self, reason: str) -> Deferred[None]:
         """Send what waits, put back what was not begun, and leave the crawl.
@@ -238,7 +205,6 @@ class Scheduler(BaseScheduler):
             reason: Why the spider closed.
         """
         self._is_closing = True
-        self._disarm()
         self._stats.stop()
         return deferred_from_coro(self._finish(reason))
 
@@ -251,14 +217,11 @@ class Scheduler(BaseScheduler):
             requests: What the callback yields.
             page: The request whose callback it is.
         """
-        opened = self._open.get(page)
-        are_kept = []
-        for request in requests:
-            if opened is not None:
-                self._page_of[request] = opened
-            is_filtered = self._mode_of(request) == "n"
-            are_kept.append(not (is_filtered and self._fingerprints.of(request) in self._known))
-        return are_kept
+        self._pages.note_made(requests, page)
+        return [
+            self._mode_of(request) != "n" or self._fingerprints.of(request) not in self._known
+            for request in requests
+        ]
 
     def log_duplicate(self, request: Request) -> None:
         """Count and log a duplicate, as Scrapy's own filter does."""
@@ -271,13 +234,11 @@ class Scheduler(BaseScheduler):
             request: The request, as `next_request` returned it.
             why: The error.
         """
-        if (page := self._open.get(request)) is not None:
-            page.error = why
+        self._pages.fail(request, why)
 
     def failed_entry(self, data: bytes, why: str) -> None:
         """Keep among the failed what cannot become a request."""
-        self._waiting.append(self._failed_push(data, why))
-        self._schedule()
+        self._trips.send(self._failed_push(data, why))
 
     def _failed_push(self, data: bytes, why: str) -> Push:
         self._count("bloomlock/failed")
@@ -285,16 +246,15 @@ class Scheduler(BaseScheduler):
 
     def on_done(self, call: Callable[[Request], None]) -> None:
         """Call with each request that is done and did not fail."""
-        self._when_done.append(call)
+        self._pages.when_done.append(call)
 
     def when_sent(self, call: Callable[[], None]) -> None:
         """Call when everything enqueued before is in the queue of the server."""
-        self._waiting.append(call)
-        self._schedule()
+        self._trips.send(call)
 
     def stay_open(self) -> None:
         """Say that the spider waits for more by itself: the crawl does not end before it does."""
-        self._stays = True
+        self._trips.stays = True
 
     def _spider_error(self, failure: Failure, response: Response | Failure | None) -> None:
         self._note_error(response, failure)
@@ -311,16 +271,17 @@ class Scheduler(BaseScheduler):
         """Keep the spider open until the crawl has ended: others may have requests for it."""
         if self._is_lost:
             raise DontCloseSpider  # the engine closes it with our reason
-        if not self._is_idle:
+        trips = self._trips
+        if not trips.is_idle:
             # Tell the others at once.
-            self._is_hungry = self._is_idle = self._is_due = True
-            self._schedule()
-        if self._answer.state == "running":
+            trips.is_idle = True
+            trips.look()
+        if trips.answer.state == "running":
             raise DontCloseSpider
-        if self._has_ended and not self._stays:
+        if self._has_ended and not trips.stays:
             # Another handler keeps it open.
-            self._stays = self._is_due = True
-            self._schedule()
+            trips.stays = True
+            trips.look()
         self._has_ended = True
 
     # Requests on their way in and out.
@@ -331,7 +292,7 @@ class Scheduler(BaseScheduler):
             return "s" if is_start_request(request) else "a"
         if request.meta.get("bloomlock_filter") is False:
             return "r"
-        is_redirect = "redirect_urls" in request.meta and request not in self._page_of
+        is_redirect = "redirect_urls" in request.meta and not self._pages.maker_of(request)
         return "r" if is_redirect and self._fingerprints.leads_back(request) else "n"
 
     def _push_of(self, request: Request, fingerprint: bytes, mode: Mode) -> Push:
@@ -341,7 +302,7 @@ class Scheduler(BaseScheduler):
             return Push(request, fingerprint, mode, host, self._codec.encode(request))
         except UnserializableError as error:
             self._stays_here(request, error)
-            if (page := self._page_of.get(request)) is not None:
+            if (page := self._pages.maker_of(request)) is not None:
                 page.children += 1
             if mode == "n":
                 self._known.add(fingerprint)
@@ -354,7 +315,7 @@ class Scheduler(BaseScheduler):
             self._logged.add(callback)
             what_then = (
                 "the page that made it stays open until it is done"
-                if request in self._page_of
+                if self._pages.maker_of(request)
                 else "no page made it, so it is lost if this process is killed"
             )
             logger.warning(
@@ -373,165 +334,45 @@ class Scheduler(BaseScheduler):
             logger.info("Requests with a %s are pickled: JSON has no such type.", kind)
 
     def _collect_done(self) -> None:
-        """Find the requests that the engine is done with: callback, items and all."""
-        in_progress = self._engine.in_progress
-        for request in [one for one in self._open if one not in in_progress]:
-            page = self._open.pop(request)
-            page.is_over = True
-            self._settle(page)
+        self._pages.collect(self._engine.in_progress)
 
-    def _settle(self, page: OpenPage) -> None:
-        """End a page if its callback is over and so are the children that stay in this process."""
-        if not page.is_over or page.children:
-            return
+    def _end(self, page: OpenPage) -> None:
         if page.error is not None:
             self._count("bloomlock/failed")
-        elif page.request is not None:
-            for call in self._when_done:
-                call(page.request)
-        if page.id or (page.is_recorded and page.error is None):
-            self._waiting.append(page)
-            self._schedule()
-        if (parent := page.parent) is not None:
-            if page.error is not None:
-                parent.error = f"{page.request}, which it made, failed: {page.error}"
-            self._child_ended(parent)
-
-    def _child_ended(self, parent: OpenPage) -> None:
-        parent.children -= 1
-        self._settle(parent)
+        self._trips.send(page)
 
     def _is_active(self) -> None:
         self._active_at = time.monotonic()
-        self._is_idle = self._has_ended = False
+        self._trips.is_idle = self._has_ended = False
 
-    # Round trips.
+    # What the trips ask, and bring.
 
-    def _schedule(self) -> None:
-        """Make a round trip as soon as the reactor has done what it is at."""
-        if not (self._is_running or self._is_scheduled or self._away_since is not None):
-            self._arm(0.0)
+    def room(self) -> tuple[int, dict[str, int]]:
+        """Return how many requests the engine can begin, and how many more each busy host.
 
-    def _arm(self, seconds: float | None = None) -> None:
-        """Look again after some seconds; None: when lease, a host or an empty hand says so."""
-        if self._is_closing or self._is_lost:
-            return
-        if seconds is None:
-            seconds = self._settings.lease / RENEWALS_PER_LEASE
-            if self._is_hungry:
-                due_s = self._answer.due_s
-                seconds = min(seconds, self._look_s if due_s is None else due_s)
-        self._disarm()
-        self._is_scheduled = seconds == 0
-        self._timer = call_later(seconds, self._begin)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _begin(self) -> None:
-        self._timer = None
-        self._is_due |= not self._is_scheduled
-        self._is_scheduled = False
-        if not self._is_running:
-            self._is_running = True
-            self._running = deferred_from_coro(self._run())
-
-    async def _run(self) -> None:
-        """Make round trips until there is nothing to send."""
-        pause: float | None = None
-        try:
-            while not (self._is_closing or self._is_lost) and self._has_work():
-                if not await self._trip():
-                    pause = PROBE_S
-                    break
-        finally:
-            self._is_running = False
-            self._arm(pause)
-
-    def _has_work(self) -> bool:
-        return bool(self._step or self._waiting or self._is_due)
-
-    async def _trip(self) -> bool:
-        """Make one round trip; return whether it was answered."""
-        if self._step is None:
-            self._step = self._make_step()
-        self._is_due = False
-        step = self._step
-        try:
-            answer = await run_in_thread(partial(self._crawl.exchange, step))
-        # The step is kept and sent again, whatever it was.
-        except Exception as error:  # noqa: BLE001
-            self._not_answered(error)
-            return False
-        self._step = None
-        self._count("bloomlock/trips")
-        self._take(step, answer)
-        return True
-
-    def _make_step(self) -> Step:
-        pushes: list[Push] = []
-        pages: list[OpenPage] = []
-        self._then = []
-        is_asked = self._is_due
-        while self._waiting and len(pushes) + len(pages) < PUSHES_PER_TRIP and not is_asked:
-            one = self._waiting.popleft()
-            if one is None:
-                is_asked, self._is_asked = True, False
-            elif isinstance(one, Push):
-                pushes.append(one)
-            elif isinstance(one, OpenPage):
-                pages.append(one)
-            else:
-                self._then.append(one)
-        pushes += [one.record() for one in pages if not one.id]
-        sent = [one for one in pages if one.id]
-        here = (pushes, sent, self._then, self._waiting, self._ready, self._local, self._open)
-        is_idle = self._is_idle and not any(here) and self._idle_for_long()
-        wanted = self._num_wanted() if is_asked else 0
-        return self._next_step(
-            pushes=pushes,
-            done=[one.id for one in sent if one.error is None],
-            failed=[(one.id, one.error) for one in sent if one.error is not None],
-            wanted=wanted,
-            free=self._free() if wanted else {},
-            is_idle=is_idle,
-            stays=self._stays,
-            dead=self._dead,
-        )
-
-    def _next_step(self, **what: Any) -> Step:
-        self._number += 1
-        return Step(self._number, **what)
-
-    def _idle_for_long(self) -> bool:
-        # scrapy-redis keeps a spider open for so long.
-        least = self._crawler.settings.getfloat("SCHEDULER_IDLE_BEFORE_CLOSE")
-        return time.monotonic() - self._active_at >= least
-
-    def _num_wanted(self) -> int:
-        """Return how many requests the engine can begin; one that it cannot has no better order."""
+        One that it cannot begin has no better order than in the queue.
+        """
         engine = self._crawler.engine
-        if not self._is_hungry or self._is_closing or engine is None:
-            return 0
-        if engine.paused or engine.needs_backout():
-            return 0
+        if self._is_closing or engine is None or engine.paused or engine.needs_backout():
+            return 0, {}
         downloader = engine.downloader
-        total = downloader.total_concurrency or PUSHES_PER_TRIP
-        return max(total - len(downloader.active) - len(self._ready), 0)
-
-    def _free(self) -> dict[str, int]:
-        """Return how many more requests each host may have that this process is at."""
-        downloader = self._crawler.engine.downloader
+        total = downloader.total_concurrency or MOST_AT_ONCE
         busy = Counter(map(downloader.get_slot_key, downloader.active))
         busy.update(page.host for page, _ in self._ready)
-        return {host: max(self._pace.limit_of(host) - count, 0) for host, count in busy.items()}
+        free = {host: max(self._pace.limit_of(host) - count, 0) for host, count in busy.items()}
+        return max(total - len(downloader.active) - len(self._ready), 0), free
 
-    def _not_answered(self, error: Exception) -> None:
+    def is_at_rest(self) -> bool:
+        """Return whether nothing is at hand, and nothing was for long enough."""
+        # scrapy-redis keeps a spider open for so long.
+        least = self._crawler.settings.getfloat("SCHEDULER_IDLE_BEFORE_CLOSE")
+        is_long = time.monotonic() - self._active_at >= least
+        return is_long and not (self._ready or self._local or self._pages)
+
+    def not_answered(self, error: Exception, *, is_first: bool) -> None:
+        """Note that a step was not answered; it is sent again."""
         self._count("bloomlock/errors")
-        if self._away_since is None:
-            self._away_since = time.monotonic()
+        if is_first:
             self._count("bloomlock/outages")
             logger.error(
                 "The queue of the crawl %r cannot be used (%s); the crawl waits for it.",
@@ -549,31 +390,20 @@ class Scheduler(BaseScheduler):
             self._logged.add("closing")
             deferred_from_coro(engine.close_spider_async(reason=reason))
 
-    def _take(self, step: Step, answer: Answer) -> None:
+    def take(self, step: Step, answer: Answer) -> None:
         """Take the answer to a step."""
-        if self._away_since is not None:
-            lasted = time.monotonic() - self._away_since
-            self._away_since = None
-            logger.warning(
-                "The queue of the crawl %r answers again after %.1f s.", self._settings.name, lasted
-            )
+        self._count("bloomlock/trips")
         if answer.state == "gone":
             self._lose()
             return
         if answer.was_unknown:
-            self._forget_taken()
+            self._let_go()
         for push, is_wanted in zip(step.pushes, answer.pushed, strict=True):
             self._pushed(push, is_wanted=is_wanted)
-        for call in self._then:
-            call()
         for taken in answer.got:
-            self._receive(taken.id, taken.host, taken.entry)
+            self._receive(taken)
         if answer.got:
             self._is_active()
-            self._look_s = SHORTEST_LOOK_S
-            self._is_hungry = False
-        else:
-            self._look_s = min(2 * self._look_s, LONGEST_LOOK_S)
         if answer.recovered:
             self._count("bloomlock/recovered", answer.recovered)
             logger.info(
@@ -581,12 +411,9 @@ class Scheduler(BaseScheduler):
                 "them, or did not renew its lease.",
                 answer.recovered,
             )
-        self._answer = answer
-        is_at_end = not (answer.waiting or self._is_idle)
+        is_at_end = not (answer.waiting or self._trips.is_idle)
         if answer.got or step.pushes or is_at_end or answer.state != "running":
             self._engine.wake()
-        # A process that has requests of its own finds the dead when it has none.
-        self._dead = dead_among(answer.workers) if self._is_hungry and answer.taken else []
 
     def _pushed(self, push: Push, *, is_wanted: bool) -> None:
         """Say to Scrapy what became of a push."""
@@ -600,27 +427,28 @@ class Scheduler(BaseScheduler):
             self._crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=self._spider
             )
-            if not push.entry and (parent := self._page_of.get(request)) is not None:
-                self._child_ended(parent)
+            if not push.entry and (maker := self._pages.maker_of(request)) is not None:
+                self._pages.child_ended(maker)
             return
         self._count("scheduler/enqueued")
         self._count(f"scheduler/enqueued/{'redis' if push.entry else 'memory'}")
         if not push.entry:
-            page = OpenPage(request, push.host, parent=self._page_of.get(request))
-            page.fingerprint, page.is_recorded = push.fingerprint, push.mode == "l"
+            maker = self._pages.maker_of(request)
+            fingerprint = push.fingerprint if push.mode == "l" else b""
+            page = OpenPage(request, push.host, parent=maker, fingerprint=fingerprint)
             self._local.append((page, request))
 
-    def _receive(self, identity: str, host: str, entry: bytes) -> None:
+    def _receive(self, taken: Taken) -> None:
         try:
-            request = self._codec.decode(entry)
+            request = self._codec.decode(taken.entry)
         # What stands in the queue may be of another spider, or of other code.
         except Exception as error:
-            page = OpenPage(None, host, identity)
+            page = OpenPage(None, taken.host, taken.id)
             page.error, page.is_over = _why(error), True
             logger.exception("A request in the queue of %r cannot be read.", self._settings.name)
-            self._settle(page)
-            return
-        self._ready.append((OpenPage(request, host, identity), request))
+            self._pages.settle(page)
+        else:
+            self._ready.append((OpenPage(request, taken.host, taken.id), request))
 
     def _lose(self) -> None:
         """End: the server has another crawl than this one, or none."""
@@ -634,25 +462,21 @@ class Scheduler(BaseScheduler):
         )
         self._end_crawl("bloomlock_lost")
 
-    def _forget_taken(self) -> None:
+    def _let_go(self) -> None:
         """Hold nothing any more: the server has put back what this process had taken."""
         logger.warning(
             "The lease of this process was over, so others may fetch what it had begun; it goes on."
         )
         self._ready.clear()
-        for page in self._open.values():
-            page.id = ""
+        self._pages.let_go()
 
     async def _finish(self, reason: str) -> None:
         """Do the last things that need the server. Never raises."""
-        if self._is_running and self._running is not None:
-            await maybe_deferred_to_future(self._running)
-        self._is_hungry = False
-        self._collect_done()
-        self._disarm()
-        while (self._step or self._waiting) and not self._is_lost:
-            if not await self._trip():
-                break
+        if not hasattr(self, "_trips"):
+            return  # `open` has failed, and said why
+        self._trips.stop()
+        if not self._is_lost:
+            await self._trips.finish(self._collect_done)
         try:
             if not self._is_lost:
                 await self._stats.look(self._crawl.shared)

@@ -31,15 +31,15 @@ if state and state ~= 'ended' then
     end
 end
 
-local failed = told.keeps_failed and call('HVALS', KEYS[8]) or {}
-call('UNLINK', unpack(KEYS))
+call('UNLINK', unpack(KEYS, 1, 7))
+call('UNLINK', KEYS[9])
+if not told.keeps_failed then
+    call('UNLINK', KEYS[8])
+end
 call('HSET', KEYS[1], 'id', told.id, 'state', 'running', 'begun', string.format('%.0f', now_ms),
     'turn', 0, 'done', 0)
 if told.attributes ~= cjson.null then
     call('HSET', KEYS[1], 'attributes', told.attributes)
-end
-for _, entry in ipairs(failed) do
-    put(string.sub(entry, string.find(entry, '\0', 1, true) + 1))
 end
 live = 0
 hold_lease()

@@ -270,13 +270,17 @@ def test_with_retries_it_waits_behind_everything_else(server: Any, begin: Begin)
     assert one.step(failed=[(answer.got[1].id, "Error: 2")]).failed == 1
 
 
-def test_with_persist_the_next_crawl_begins_with_what_failed(begin: Begin) -> None:
+def test_with_persist_the_next_crawl_begins_with_what_failed(server: Any, begin: Begin) -> None:
     one = begin(BLOOMLOCK_PERSIST=True)
     taken = one.step("a/1", wanted=1).got
     one.step(failed=[(taken[0].id, "Error: 1")])
     assert one.idle() == "ended"
     two = begin(BLOOMLOCK_PERSIST=True)
-    assert (two.begun.what, two.take()) == ("begun", ["a/1"])
+    assert two.begun.what == "begun"
+    assert [[CODEC.decode(one).url for one in some] for some in two.crawl.failed_before()] == [
+        ["http://a/1"]
+    ]
+    assert CrawlRecord(server, "pages").failed() == []
 
 
 def test_the_guards_of_a_crawl_that_goes_on(server: Any, begin: Begin) -> None:
