@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,13 +57,14 @@ class Worker:
     """A worker process and what it has told.
 
     Attributes:
-        pages: How many it fetched.
+        is_open: Whether it has joined the crawl.
         last: URL of the last one.
         reason: Why its spider closed.
     """
 
     process: subprocess.Popen[bytes]
     log: Path
+    is_open: bool = False
     pages: int = 0
     links: int = 0
     duplicates: int = 0
@@ -123,6 +125,7 @@ class Report:
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def links(self) -> int:
@@ -149,6 +152,10 @@ class Report:
 
     def add(self, worker: Worker, told: dict[str, Any]) -> None:
         """Add a line that a worker wrote."""
+        with self._lock:
+            self._add(worker, told)
+
+    def _add(self, worker: Worker, told: dict[str, Any]) -> None:
         worker.links, worker.duplicates = told["links"], told["duplicates"]
         self.filter_bytes = told["filter_bytes"] or self.filter_bytes
         match told["kind"]:
@@ -157,6 +164,8 @@ class Report:
                 self.found.setdefault(told["key"], told["url"])
                 self.found.update(told["found"])
                 self.fetched[told["key"]] += 1
+            case "opened":
+                worker.is_open = True
             case "closed":
                 worker.reason = told["reason"]
             case kind:
@@ -255,7 +264,8 @@ class _Job:
                 readers.append(threading.Thread(target=_read, args=(report, worker), daemon=True))
                 readers[-1].start()
                 if self._options.restart and number == 0:
-                    _await_begin(worker)
+                    _await_open([worker])
+            threading.Thread(target=_release, args=(report.workers,), daemon=True).start()
             self._watch(started)
         except KeyboardInterrupt:
             report.interrupted = True
@@ -314,10 +324,10 @@ def _start(log: Path, settings: dict[str, Any]) -> Worker:
             stderr=errors,
             start_new_session=True,
         )
-    if process.stdin is not None:
-        process.stdin.write(json.dumps(settings).encode() + b"\n")
-        process.stdin.flush()
-    return Worker(process, log)
+    worker = Worker(process, log)
+    with suppress(OSError):
+        _send(worker, json.dumps(settings).encode() + b"\n")
+    return worker
 
 
 def _read(report: Report, worker: Worker) -> None:
@@ -327,10 +337,24 @@ def _read(report: Report, worker: Worker) -> None:
             report.add(worker, json.loads(line))
 
 
-def _await_begin(worker: Worker) -> None:
-    """Wait until a worker has begun the crawl anew, so that the others join the new one."""
-    while worker.is_running and b"Spider opened" not in worker.log.read_bytes():
+def _await_open(workers: list[Worker]) -> None:
+    """Wait until all workers have joined the crawl, or ended."""
+    while any(worker.is_running and not worker.is_open for worker in workers):
         time.sleep(LOOK_S)
+
+
+def _release(workers: list[Worker]) -> None:
+    """Tell the workers when all have joined; those that end sooner do not hear it."""
+    _await_open(workers)
+    for worker in workers:
+        with suppress(OSError, ValueError):
+            _send(worker, b".")
+
+
+def _send(worker: Worker, data: bytes) -> None:
+    if worker.process.stdin is not None:
+        worker.process.stdin.write(data)
+        worker.process.stdin.flush()
 
 
 def _stop(report: Report) -> None:
@@ -338,8 +362,9 @@ def _stop(report: Report) -> None:
     deadline = time.monotonic() + LAST_PAGES_S
     try:
         for worker in report.workers:
-            if worker.process.stdin is not None:
-                worker.process.stdin.close()
+            with suppress(OSError):
+                if worker.process.stdin is not None:
+                    worker.process.stdin.close()
         for worker in report.workers:
             worker.process.wait(timeout=max(0.0, deadline - time.monotonic()))
     except (KeyboardInterrupt, subprocess.TimeoutExpired) as error:

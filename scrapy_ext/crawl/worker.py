@@ -1,11 +1,13 @@
 """A worker of `bloomlock crawl`: a Scrapy process with the add-on, as any project has.
 
-It reads its settings as one JSON line from standard input, and stops in order when that ends, as
-it does when the job is killed. What it did it writes to standard output, a JSON line for each page.
+From standard input it reads its settings, one JSON line, then a byte when all workers have joined.
+It stops in order when that ends, as it does when the job is killed. To standard output it writes
+what it did, a JSON line for each page.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 import json
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 PORTS = {"http": 80, "https": 443}
 FIRST_REDIRECT, FIRST_REFUSAL = 300, 400
+LOOK_S = 0.1
+HAVE_JOINED = threading.Event()
 SETTINGS: dict[str, Any] = {
     "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
     "BLOOMLOCK_ORDER": "fifo",
@@ -67,12 +71,16 @@ class SiteSpider(Spider):
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
         self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self._opened, signal=signals.spider_opened)
         crawler.signals.connect(self._closed, signal=signals.spider_closed)
         return self
 
     async def start(self) -> AsyncIterator[Request]:
         self._links += 1
         yield self._request(self.start_url)
+        # Until all have joined it the crawl does not end: one that is late would begin another.
+        while not HAVE_JOINED.is_set():  # noqa: ASYNC110 - a thread sets it
+            await asyncio.sleep(LOOK_S)
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:
         """Tell of the page and all its links, then offer these to the filter.
@@ -99,6 +107,9 @@ class SiteSpider(Spider):
         request: Request = failure.request  # type: ignore[attr-defined] # set by Scrapy
         kind = "refused" if isinstance(failure.value, IgnoreRequest) else "failed"
         self._tell(kind, request, why=failure.getErrorMessage())
+
+    def _opened(self) -> None:
+        self._tell("opened", None)
 
     def _closed(self, reason: str) -> None:
         self._tell("closed", None, reason=reason)
@@ -165,18 +176,18 @@ def main() -> int:
     start_url = given.pop("START_URL")
     process = CrawlerProcess({**SETTINGS, **given})
     process.crawl(SiteSpider, start_url=start_url)
-    threading.Thread(target=_await_end, daemon=True).start()
+    threading.Thread(target=_hear, daemon=True).start()
     # What is imported stays, so a search for garbage among it is a fifth of a short crawl.
     gc.freeze()
     process.start()
     return int(process.bootstrap_failed)
 
 
-def _await_end() -> None:
-    """Wait in a thread for the end of standard input, then stop in order."""
+def _hear() -> None:
+    """Hear in a thread that all have joined; stop in order when standard input ends."""
     # Not through sys.stdin, whose lock this thread would hold when the interpreter ends: it aborts.
     while os.read(0, 1):
-        pass
+        HAVE_JOINED.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
