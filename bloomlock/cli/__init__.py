@@ -64,8 +64,7 @@ COMMANDS: Places = {
 
 STATUSES = """\b
 Exit status:
-  0, 1             yes, or all went well; no (`server status`: 3)
-  2                an error: one sentence on standard error
+  0, 1, 2          yes, or all went well; no (`server status`: 3); an error
   75               `lock`, `once`: busy, or lost meanwhile
   126, 127, 128+N  COMMAND cannot be run, is not found, was ended by signal N
 
