@@ -66,6 +66,8 @@ class Guard:
         )
         # What was let through and the filter was not given yet.
         self._owed = RecentFingerprints()
+        # For each round trip under way: what was let through since it began.
+        self._under_way: list[set[bytes]] = []
         self._away_since: float | None = None
         # The filter may lack what it had. Until it was given that, its "new" is not believed.
         self._may_lack = False
@@ -83,25 +85,30 @@ class Guard:
 
         Cost: one round trip, for which the reactor waits; none for a key in the near-cache.
         """
-        had_to_be = self._had_to_be([key])
+        were_known = [key in self._known]
         started = time.monotonic()
         answers, error = self._ask([key])
         self._stats.count("waits")
         self._stats.count("wait_seconds", time.monotonic() - started)
-        return self._settle([key], had_to_be, answers, error)[0]
+        return self._settle([key], were_known, answers, error, set())[0]
 
     async def check_many(self, keys: Sequence[bytes]) -> list[bool]:
         """Record keys and return for each whether it was new; of equal ones the first is.
 
         Cost: one round trip for all, in a thread.
         """
-        # Read before: what becomes known during the round trip may be known by it.
-        had_to_be = self._had_to_be(keys)
-        if self.is_away or not keys:
-            return self._settle(keys, had_to_be, [None] * len(keys), None)
-        answers, error = await run_in_thread(partial(self._ask, keys))
-        self._stats.count("batches")
-        return self._settle(keys, had_to_be, answers, error)
+        # Read before: what is found seen during the round trip may be what it has recorded.
+        were_known = [key in self._known for key in keys]
+        passed: set[bytes] = set()
+        self._under_way.append(passed)
+        answers, error = self._nothing(keys), None
+        if keys and not self.is_away:
+            answers, error = await run_in_thread(partial(self._ask, keys))
+            self._stats.count("batches")
+        try:
+            return self._settle(keys, were_known, answers, error, passed)
+        finally:
+            self._under_way = [one for one in self._under_way if one is not passed]
 
     def finish(self) -> None:
         """Give the filter what is owed, if the server answers, and try no more. May raise."""
@@ -113,19 +120,18 @@ class Guard:
             self._follow()
             self.shared.update(self._lacking([*self._owed]))
 
-    def _had_to_be(self, keys: Sequence[bytes]) -> list[bool]:
-        """Return for each key whether the filter must have it, as far as is known here."""
-        known = self._owed if self._is_forgetful else self._known
-        return [key in known for key in keys]
-
     @property
     def _is_forgetful(self) -> bool:
         """Whether the filter may lack a key by right: after a window, or a discard."""
         return self.shared.window is not None or self.shared.has_discards
 
+    @staticmethod
+    def _nothing(keys: Sequence[bytes]) -> list[bool | None]:
+        return [None] * len(keys)
+
     def _ask(self, keys: Sequence[bytes]) -> tuple[list[bool | None], Exception | None]:
         """Add keys; return the answers, and why some are missing. Never raises."""
-        nothing: list[bool | None] = [None] * len(keys)
+        nothing = self._nothing(keys)
         if self.is_away:
             return nothing, None
         try:
@@ -153,11 +159,38 @@ class Guard:
     def _settle(
         self,
         keys: Sequence[bytes],
-        had_to_be: Sequence[bool],
+        were_known: Sequence[bool],
         answers: Sequence[bool | None],
         error: Exception | None,
+        passed: set[bytes],
     ) -> list[bool]:
-        """Return for each key whether it is new, after a round trip or without one."""
+        """Return for each key whether it is new, after a round trip or without one.
+
+        `passed` has the keys that were let through since `were_known` was read.
+        """
+        self._note(error)
+        are_new = []
+        for key, was_known, answer in zip(keys, were_known, answers, strict=True):
+            is_owed = key in self._owed if self._is_forgetful else was_known
+            if key in passed:
+                is_new = False
+            elif answer is None:
+                is_new = not was_known
+            else:
+                is_new = answer and not (is_owed and self._may_lack)
+            if is_new:
+                for others in (passed, *self._under_way):
+                    others.add(key)
+                if answer is None:
+                    self._stats.count("allowed")
+                    self._owed.add(key)
+            if is_new or answer is not None:
+                self._known.add(key)
+            are_new.append(is_new)
+        return are_new
+
+    def _note(self, error: Exception | None) -> None:
+        """Note how a round trip went, if one was made."""
         if not self.is_away:
             self._stats.count("trips")
         if isinstance(error, CapacityError):
@@ -166,20 +199,6 @@ class Guard:
             self._note_outage(error)
         elif not self.is_away:
             self._follow()
-        are_new = []
-        for key, was_there, answer in zip(keys, had_to_be, answers, strict=True):
-            if answer is None:
-                is_new = key not in self._known
-                if is_new:
-                    self._stats.count("allowed")
-                    if self._may_lack:
-                        self._owed.add(key)
-            else:
-                is_new = answer and not (was_there and self._may_lack)
-            if is_new or answer is not None:
-                self._known.add(key)
-            are_new.append(is_new)
-        return are_new
 
     def _note_full(self, error: CapacityError) -> None:
         self._stats.count("full")
