@@ -79,7 +79,10 @@ class Delivered:
 
         Cost: a round trip, in a thread. If the server does not answer, all are new.
         """
-        asked = [request.meta.get("bloomlock_filter") is not False for request in requests]
+        asked = [
+            not request.dont_filter and request.meta.get("bloomlock_filter") is not False
+            for request in requests
+        ]
         keys = [self._fingerprints.of(request) for request in requests]
         try:
             are_recorded = await run_in_thread(partial(self._shared.exists_many, keys))

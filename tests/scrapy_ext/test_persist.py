@@ -29,9 +29,9 @@ def test_pages_that_gave_an_item_are_fetched_by_one_crawl(crawls: Runner, site: 
     assert second.pages == Counter(["/0", "/1", "/5", "/7"])
     assert second.own("delivered_before") == 4
     assert second.reason == "finished"
-    how = {"/2": {"meta": {"bloomlock_filter": False}}}
+    how = {"/2": {"meta": {"bloomlock_filter": False}}, "/3": {"dont_filter": True}}
     third = crawls.run(arguments={"items": items, "how": how}, **PERSIST)
-    assert third.pages == Counter(["/0", "/1", "/2"])
+    assert third.pages == Counter(["/0", "/1", "/2", "/3"])
     without = crawls.run(arguments={"items": items})
     assert len(without.fetched) == 8
 
