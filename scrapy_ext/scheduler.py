@@ -129,8 +129,8 @@ class Scheduler(BaseScheduler):
         log_begin(crawler, self._settings, begun)
         connect = crawler.signals.connect
         connect(self._spider_idle, signal=signals.spider_idle)
-        connect(self._spider_error, signal=signals.spider_error)
-        connect(self._item_error, signal=signals.item_error)
+        connect(self._raised, signal=signals.spider_error)
+        connect(self._raised, signal=signals.item_error)
         self._stats.watch(self._crawl.shared)
         self._trips.start()
 
@@ -256,16 +256,10 @@ class Scheduler(BaseScheduler):
         """Say that the spider waits for more by itself: the crawl does not end before it does."""
         self._trips.stays = True
 
-    def _spider_error(self, failure: Failure, response: Response | Failure | None) -> None:
-        self._note_error(response, failure)
-
-    def _item_error(self, failure: Failure, response: Response | Failure | None) -> None:
-        self._note_error(response, failure)
-
-    def _note_error(self, response: Any, failure: Failure) -> None:
-        request = getattr(response, "request", None)
-        if request is not None:
-            self.failed(request, _why(failure.value))
+    def _raised(self, failure: Failure, response: Response | Failure | None) -> None:
+        """Note an error of a callback, or of a pipeline; start items have no response."""
+        if response is not None and response.request is not None:
+            self.failed(response.request, _why(failure.value))
 
     def _spider_idle(self) -> None:
         """Keep the spider open until the crawl has ended: others may have requests for it."""
@@ -492,20 +486,18 @@ class Scheduler(BaseScheduler):
                 _why(error),
             )
         else:
-            self._say_what_is_left(is_over=is_over, waiting=waiting, failed=failed)
+            name = self._settings.name
+            if failed:
+                logger.warning(
+                    "%d requests of the crawl %r failed and are kept: `bloomlock failed %s` has "
+                    "them.",
+                    failed,
+                    name,
+                    name,
+                )
+            if waiting and not is_over:
+                logger.info("%d requests of the crawl %r wait for the next start.", waiting, name)
         self._client.close()
-
-    def _say_what_is_left(self, *, is_over: bool, waiting: int, failed: int) -> None:
-        name = self._settings.name
-        if failed:
-            logger.warning(
-                "%d requests of the crawl %r failed and are kept: `bloomlock failed %s` has them.",
-                failed,
-                name,
-                name,
-            )
-        if waiting and not is_over:
-            logger.info("%d requests of the crawl %r wait for the next start.", waiting, name)
 
     def _count(self, name: str, by: int = 1) -> None:
         if self._crawler.stats is not None:
