@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
@@ -256,10 +255,11 @@ class Scheduler(BaseScheduler):
         """Say that the spider waits for more by itself: the crawl does not end before it does."""
         self._trips.stays = True
 
-    def _raised(self, failure: Failure, response: Response | Failure | None) -> None:
+    def _raised(self, failure: Failure, response: Any) -> None:
         """Note an error of a callback, or of a pipeline; start items have no response."""
-        if response is not None and response.request is not None:
-            self.failed(response.request, _why(failure.value))
+        request = getattr(response, "request", None)
+        if request is not None:
+            self.failed(request, _why(failure.value))
 
     def _spider_idle(self) -> None:
         """Keep the spider open until the crawl has ended: others may have requests for it."""
