@@ -56,11 +56,9 @@ class Pace:
     slots: Mapping[str, tuple[int, float]] | None = None
 
     def limit_of(self, host: str) -> int:
-        """Return how many requests of a host a process has at once."""
         return (self.slots or {}).get(host, (self.limit, 0))[0]
 
     def fields(self) -> dict[str, Any]:
-        """Return the arguments of the script."""
         slots = {host: [limit, int(s * 1000)] for host, (limit, s) in (self.slots or {}).items()}
         return {"limit": self.limit, "delay": int(self.delay * 1000), "slots": slots}
 
@@ -128,7 +126,6 @@ class Crawl:
 
     @cached_property
     def keys(self) -> list[str]:
-        """All keys but those of the filter."""
         return keys_of(self._settings.name)
 
     def begin(self, *, overwrites: str = "") -> Begun:

@@ -67,11 +67,9 @@ class OpenPages:
         self._maker_of: WeakKeyDictionary[Request, OpenPage] = WeakKeyDictionary()
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._open)
 
     def add(self, page: OpenPage, request: Request) -> None:
-        """Note that the engine gets a request."""
         self._open[request] = page
 
     def note_made(self, requests: Iterable[Request], by: Request) -> None:
@@ -81,11 +79,9 @@ class OpenPages:
                 self._maker_of[request] = page
 
     def maker_of(self, request: Request) -> OpenPage | None:
-        """Return the page whose callback made a request."""
         return self._maker_of.get(request)
 
     def fail(self, request: Request, why: str) -> None:
-        """Note that a request failed."""
         if (page := self._open.get(request)) is not None:
             page.error = why
 

@@ -40,7 +40,6 @@ class Push(NamedTuple):
     entry: bytes = b""
 
     def words(self) -> tuple[bytes, bytes, bytes]:
-        """Return its arguments of the script."""
         if self.mode == "f":
             return b"f", self.host.replace("\0", " ").encode(errors="replace"), self.entry
         mode = self.mode.encode() + (self.fingerprint if self.mode == "s" else b"")
@@ -120,7 +119,6 @@ class Answer:
 
     @classmethod
     def of(cls, reply: Sequence[Any]) -> Answer:
-        """Read the reply of the script."""
         state = text_of(reply[0])
         if state == "gone":
             return cls(state)
@@ -162,19 +160,16 @@ def keys_of(name: str) -> list[str]:
 
 @cache
 def script(name: str) -> str:
-    """Return the text of a script."""
     folder = files("scrapy_ext") / "scripts"
     parts = ("crawl_common", f"crawl_{name}")
     return "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
 
 
 def text_of(value: bytes | str) -> str:
-    """Return a reply as text."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 def entry_of(member: bytes) -> bytes:
-    """Return the entry of a member of the queue."""
     return _split(member)[1]
 
 

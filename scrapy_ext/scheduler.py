@@ -357,14 +357,12 @@ class Scheduler(BaseScheduler):
         return max(total - len(downloader.active) - len(self._ready), 0), free
 
     def is_at_rest(self) -> bool:
-        """Return whether nothing is at hand, and nothing was for long enough."""
         # scrapy-redis keeps a spider open for so long.
         least = self._crawler.settings.getfloat("SCHEDULER_IDLE_BEFORE_CLOSE")
         is_long = time.monotonic() - self._active_at >= least
         return is_long and not (self._ready or self._local or self._pages)
 
     def not_answered(self, error: Exception, *, is_first: bool) -> None:
-        """Note that a step was not answered; it is sent again."""
         self._count("bloomlock/errors")
         if is_first:
             self._count("bloomlock/outages")
@@ -385,7 +383,6 @@ class Scheduler(BaseScheduler):
             deferred_from_coro(engine.close_spider_async(reason=reason))
 
     def take(self, step: Step, answer: Answer) -> None:
-        """Take the answer to a step."""
         self._count("bloomlock/trips")
         if answer.state == "gone":
             self._lose()

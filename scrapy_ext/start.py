@@ -34,7 +34,6 @@ def attributes_of(spider: Spider) -> dict[str, str]:
 
 
 def pace_of(crawler: Crawler, settings: CrawlSettings) -> Pace:
-    """Return how fast requests are taken from the queue."""
     delay = crawler.settings.getfloat("DOWNLOAD_DELAY")
     delay = float(getattr(crawler.spider, "download_delay", None) or delay)
     most = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")

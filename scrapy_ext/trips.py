@@ -83,7 +83,6 @@ class Trips:
         self._dead: list[str] = []
 
     def __len__(self) -> int:
-        """Return how much waits to be sent or is on its way."""
         return len(self._waiting) + (self._step is not None)
 
     def exchange(self, **what: Any) -> None:
@@ -112,11 +111,9 @@ class Trips:
         self._schedule()
 
     def start(self) -> None:
-        """Begin to renew the lease, and to look for requests."""
         self._arm()
 
     def stop(self) -> None:
-        """Make no more trips by itself."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -170,7 +167,6 @@ class Trips:
             self._arm(pause)
 
     async def _trip(self) -> bool:
-        """Make one trip; return whether it was answered."""
         if self._step is None:
             self._step = self._make_step()
         self._is_due = False
