@@ -175,7 +175,7 @@ def _locks(rows: Sequence[Row], axes: Sequence[Axes], theme: int) -> bool:
 def _scrapy(rows: Sequence[Row], axes: Sequence[Axes], theme: int) -> bool:
     mine = [row for row in rows if row.part == "rates"]
     (one,) = axes
-    names = "addon in-memory scrapy-redis scrapy-redis-bloomfilter scheduler"
+    names = "addon dupefilter in-memory scrapy-redis scrapy-redis-bloomfilter"
     drawn = _lines(one, mine, ("rate", "ms"), names, theme)
     _scale(one.xaxis, "linear", sorted({row.at["ms"] for row in mine}), lambda x: f"{x:g} ms")
     one.set(xlabel="round trip to the server", ylabel="pages a second", ylim=(0, None))

@@ -1,41 +1,34 @@
-"""The add-on: the one setting that makes a project use bloomlock."""
+"""The add-on: everything a project needs to set."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from scrapy.core.scheduler import Scheduler
+from scrapy.core.scheduler import Scheduler as LocalScheduler
 from scrapy.utils.misc import load_object
 
 from scrapy_ext.dupefilter import BloomDupeFilter
-from scrapy_ext.middleware import BatchingMiddleware
-from scrapy_ext.outcomes import JobScheduler, OutcomeMiddleware
-from scrapy_ext.settings import MARKS
+from scrapy_ext.middleware import BatchingMiddleware, DownloadMiddleware
+from scrapy_ext.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
 
-MIDDLEWARE_PRIORITY = 10
-"""Nearer to the engine than any spider middleware of Scrapy."""
-
-SCRAPY_REDIS, OURS = "scrapy_redis.scheduler.Scheduler", "scrapy_ext.Scheduler"
-
-OUTCOME_PRIORITY = 1
-"""Nearer still: it sees what the others gave up."""
+PLACE = 10
+"""Nearer to the engine than any middleware of Scrapy."""
+SCRAPY_REDIS = "scrapy_redis.scheduler.Scheduler"
 
 
 class BloomlockAddon:
-    """Sets the duplicates filter and the middleware that checks the requests of a page together.
+    """Sets the scheduler that processes share, and the two middlewares it needs.
 
-    Also the one that sees how requests end, where BLOOMLOCK_MARK needs it.
-
-    Set `ADDONS = {"scrapy_ext.BloomlockAddon": 500}`. What the project or the spider sets wins: a
-    `DUPEFILTER_CLASS` of its own, with a warning, and a place of its own for a middleware in
-    `SPIDER_MIDDLEWARES`, None to go without. Where the scheduler is that of scrapy-redis,
-    `scrapy_ext.Scheduler` takes its place, which goes on with its queue and needs nothing else.
+    Set `ADDONS = {"scrapy_ext.BloomlockAddon": 500}`. The scheduler takes the place of Scrapy's and
+    of that of scrapy-redis, whose queue it goes on with. A scheduler of the project's own stays;
+    then only the duplicates filter is set, with a warning of what that loses. What the project sets
+    wins: a place of its own for a middleware, None to go without.
     """
 
     def update_settings(self, settings: BaseSettings) -> None:
@@ -44,43 +37,25 @@ class BloomlockAddon:
         Args:
             settings: Those of the crawler.
         """
-        if self._replace_scheduler(settings):
-            return
-        name = "DUPEFILTER_CLASS"
-        # Of what has a higher priority nothing is changed.
-        settings.set(name, BloomDupeFilter, "addon")
-        chosen = load_object(settings[name])
-        if not issubclass(chosen, BloomDupeFilter):
-            logger.warning(
-                "The project or the spider sets %s to %s.%s, which wins over the add-on: requests "
-                "are not checked by bloomlock. Delete that setting.",
-                name,
-                chosen.__module__,
-                chosen.__qualname__,
-            )
-            return
-        settings.setdefault_in_component_priority_dict(
-            "SPIDER_MIDDLEWARES", BatchingMiddleware, MIDDLEWARE_PRIORITY
-        )
-        if settings.get("BLOOMLOCK_MARK", MARKS[0]) != MARKS[0]:
-            for setting in ("SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES"):
-                settings.setdefault_in_component_priority_dict(
-                    setting, OutcomeMiddleware, OUTCOME_PRIORITY
+        chosen = load_object(settings["SCHEDULER"])
+        name = f"{chosen.__module__}.{chosen.__qualname__}"
+        for setting, middleware in (
+            ("SPIDER_MIDDLEWARES", BatchingMiddleware),
+            ("DOWNLOADER_MIDDLEWARES", DownloadMiddleware),
+        ):
+            settings.setdefault_in_component_priority_dict(setting, middleware, PLACE)
+        if chosen is LocalScheduler or name == SCRAPY_REDIS:
+            settings.set("SCHEDULER", Scheduler, settings.getpriority("SCHEDULER") or 0)
+            if name == SCRAPY_REDIS:
+                logger.info(
+                    "scrapy_ext.Scheduler takes the place of %s and goes on with its queue. "
+                    "`bloomlock scrapy-import` makes a filter of its set of fingerprints.",
+                    name,
                 )
-            if settings.get("JOBDIR") and load_object(settings["SCHEDULER"]) is Scheduler:
-                settings.set("SCHEDULER", JobScheduler, "addon")
-
-    def _replace_scheduler(self, settings: BaseSettings) -> bool:
-        """Put our scheduler in the place of that of scrapy-redis; return whether ours is set."""
-        name = "SCHEDULER"
-        chosen = load_object(settings[name])
-        path = f"{chosen.__module__}.{chosen.__qualname__}"
-        if path == SCRAPY_REDIS:
-            settings.set(name, OURS, settings.getpriority(name) or 0)
-            logger.info(
-                "%s goes on with the queue of %s. Its set of fingerprints is not read; `bloomlock "
-                "scrapy-import` makes a filter of it.",
-                OURS,
-                SCRAPY_REDIS,
+        elif Scheduler not in chosen.__mro__:
+            settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
+            logger.warning(
+                "The project sets SCHEDULER to %s, which wins over the add-on: requests that wait "
+                "or are in flight in a process that crashes are lost, and count as seen.",
+                name,
             )
-        return path in {SCRAPY_REDIS, "scrapy_ext.scheduler.Scheduler"}

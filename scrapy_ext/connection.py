@@ -1,11 +1,12 @@
-"""The client of the filter's server, from the same settings scrapy-redis reads.
+"""The client of the server, from BLOOMLOCK_URL or the settings that scrapy-redis reads.
 
-A check is a blocking call in the reactor, so the client gives up after the filter's own short
-time-out and never retries by itself: the circuit breaker decides when to try again.
+It gives up after a short time-out and never retries by itself: the crawl waits beside the reactor.
 """
 
 from __future__ import annotations
 
+import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -15,11 +16,17 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 from scrapy.utils.misc import load_object
 
-from bloomlock.errors import ConfigurationError, ServerError
+from bloomlock.errors import BloomlockError, ConfigurationError, ServerError
 from bloomlock.server import explained, find_address
+from scrapy_ext.settings import CrawlSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+
+logger = logging.getLogger("bloomlock.scrapy")
 
 # Setting of scrapy-redis -> parameter of the client.
 _SHARED = {
@@ -35,6 +42,29 @@ _RETRIES = ("retry_on_timeout", "retry_on_error", "retry")
 _SENTINEL = "redis+sentinel://"
 _SENTINEL_PORT = 26379
 _SCHEMES = ("redis://", "rediss://", "unix://", _SENTINEL)
+
+
+@contextmanager
+def opening(crawler: Crawler, what: str) -> Iterator[tuple[CrawlSettings, Any]]:
+    """Yield the settings and a client; what goes wrong ends the crawl with one sentence.
+
+    Raises:
+        BloomlockError: What was raised inside; a ServerError where redis-py raised.
+    """
+    try:
+        settings = CrawlSettings.read(crawler)
+        yield settings, redis_client(crawler.settings, settings.timeout)
+    except (BloomlockError, redis.RedisError, OSError) as error:
+        refusal = error
+        if not isinstance(error, BloomlockError):
+            refusal = ServerError(
+                f"the {what} cannot be used ({type(error).__name__}: {error}), and the crawl does "
+                "not start without it"
+            )
+        logger.critical("%s", refusal)
+        # Older versions of Scrapy, 2.14 is one, end with exit status 0 if there is a spider.
+        crawler.spider = None
+        raise refusal from None
 
 
 def redis_client(settings: BaseSettings, timeout: float) -> Any:

@@ -8,15 +8,86 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.request import fingerprint as default_fingerprint
 from w3lib.url import canonicalize_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger("bloomlock.scrapy")
+
+MOST_RECENT = 200_000
+
+
+class Fingerprints:
+    """Takes the fingerprints of a crawler's requests. Never raises.
+
+    Args:
+        crawler: The crawler.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._has_failed = False
+
+    def of(self, request: Request) -> bytes:
+        """Return the crawler's own fingerprint of a request; Scrapy's if that cannot be taken."""
+        try:
+            # The view refuses what is not bytes; bytes(5) would be five zeros.
+            return bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
+        # A project's fingerprinter may raise anything; the links of the page shall not pay for it.
+        except Exception:
+            if self._crawler.stats is not None:
+                self._crawler.stats.inc_value("bloomlock/fingerprint_errors")
+            if not self._has_failed:
+                self._has_failed = True
+                logger.exception("The request fingerprinter failed for %s", request)
+            return b"no fingerprint:" + default_fingerprint(request)
+
+    def leads_back(self, request: Request) -> bool:
+        """Return whether a redirect leads back to a request that it comes from.
+
+        Sites answer so that set a cookie first. REDIRECT_MAX_TIMES ends a circle. (A request of a
+        callback may have the `meta` of a redirect, and is none; it is not asked for here.)
+        """
+        urls = request.meta.get("redirect_urls")
+        if not isinstance(urls, list) or not urls:
+            return False
+        own = self.of(request)
+        return any(self.of(request.replace(url=url)) == own for url in dict.fromkeys(urls))
+
+
+class RecentFingerprints:
+    """The last fingerprints that were met; the oldest are dropped first."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, None] = {}
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        return fingerprint in self._known
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(list(self._known))
+
+    def add(self, fingerprint: bytes) -> None:
+        self._known[fingerprint] = None
+        if len(self._known) > MOST_RECENT:
+            del self._known[next(iter(self._known))]
+
+    def remove(self, fingerprints: Iterable[bytes]) -> None:
+        for fingerprint in fingerprints:
+            self._known.pop(fingerprint, None)
+
+    def clear(self) -> None:
+        self._known.clear()
 
 
 class ScrapyRedisFingerprinter:

@@ -1,52 +1,45 @@
-"""The spider middleware that checks all requests of a page in one round trip."""
+"""The middlewares: one sees what callbacks yield, the other which downloads failed."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from functools import partial
+from contextlib import aclosing
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Self
 
-from scrapy import Request
-from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
-from scrapy.utils.asyncio import is_asyncio_available
+from scrapy import Request, signals
+from scrapy.exceptions import IgnoreRequest
+from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
-from scrapy_ext.answers import Verdict
-from scrapy_ext.dupefilter import expect_batches, filter_of
-from scrapy_ext.outcomes import OutcomeMiddleware
+from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from scrapy_ext.answers import Check
+    from scrapy_ext.delivered import Delivered
+    from scrapy_ext.dupefilter import BloomDupeFilter
+    from scrapy_ext.scheduler import Scheduler
 
 logger = logging.getLogger("bloomlock.scrapy")
 
-REQUESTS_PER_CHUNK = 1000
-"""Requests that are read before they are checked: a round trip of about 4 ms."""
-
-START_REQUESTS_PER_CHUNK = 100
-"""Requests of `start()` that are read before: it may look at the engine's load before each."""
-
-ITEMS_PER_CHUNK = 100
-"""Items, of any size, that are held back behind unchecked requests."""
-
-LONGEST_SCHEME = len("https://")
+MOST_OUTPUTS = 1000
+"""Outputs that are read before they are checked: a round trip of about 4 ms."""
 
 
 class BatchingMiddleware:
-    """Checks the requests that a callback or `start()` yields in one awaited round trip.
+    """Checks the requests that a callback yields together, and drops duplicates.
 
-    Put it nearest to the engine, so that what other middlewares drop is not recorded:
-    `SPIDER_MIDDLEWARES = {"scrapy_ext.middleware.BatchingMiddleware": 10}`. Items and requests keep
-    their order. A chunk ends after 1,000 requests (100 of `start()`) or 100 items, and where
-    the callback makes the crawl wait. `BloomDupeFilter` takes the verdicts; with any other
-    duplicates filter nothing is done.
+    The add-on sets it. Elsewhere: `SPIDER_MIDDLEWARES = {"scrapy_ext.BatchingMiddleware": 10}`,
+    nearest to the engine, so that what other middlewares drop is not recorded. Outputs are read
+    until the callback waits for something, or there are 1,000; the reactor goes on while they are
+    checked in one round trip. They keep their order. Start requests are not checked here. With
+    other schedulers and duplicates filters than those of `scrapy_ext` nothing is done.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -56,11 +49,9 @@ class BatchingMiddleware:
             crawler: The crawler this middleware serves.
         """
         self._crawler = crawler
-        expect_batches(crawler)
-        self._offsite: OffsiteMiddleware | None = None
-        self._knows_offsite = False
-        self._crawl: Callable[[Request], None] | None = None
-        self._knows_crawl = False
+        self.checker: Scheduler | BloomDupeFilter | None = None
+        self.delivered: Delivered | None = None
+        crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -70,284 +61,186 @@ class BatchingMiddleware:
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Yield what a callback yields, but hand requests to the engine where that is the same."""
-        del response
-        crawl = self._find_crawl() if filter_of(self._crawler) is not None else None
-        page = _Page(self._crawler, self._find_offsite(), may_drop=crawl is not None)
-        async for chunk in in_chunks(result, REQUESTS_PER_CHUNK, page.note):
-            await page.check(leave=crawl is None)
-            has_items = False
-            for output in chunk:
-                if crawl is None or not isinstance(output, Request):
-                    has_items = True
-                    yield output
-                    continue
-                if has_items:
-                    # The engine begins with the items first, as they come first.
-                    await asyncio.sleep(0)
-                    has_items = False
-                page.schedule(output, crawl)
-        page.end()
+        """Yield what a callback yields, without the duplicates."""
+        page = response.request
+        if self.checker is None or page is None:
+            async for output in result:
+                yield output
+            return
+        is_handled = self.delivered is not None and _gives_nothing_back(page, self._crawler.spider)
+        async with aclosing(_in_batches(result)) as batches:
+            async for outputs in batches:
+                is_handled = False
+                requests = [output for output in outputs if isinstance(output, Request)]
+                if self.delivered is not None and len(requests) < len(outputs):
+                    self.delivered.gave_item(page)
+                are_kept = iter(await self._check(self.checker, requests, page))
+                for output in outputs:
+                    if not isinstance(output, Request) or next(are_kept):
+                        yield output
+        if is_handled and self.delivered is not None:
+            self.delivered.gave_item(page)
 
-    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Yield what `start()` yields, but hand requests that were checked to the engine.
+    async def _check(
+        self, checker: Scheduler | BloomDupeFilter, requests: list[Request], page: Request
+    ) -> list[bool]:
+        if not requests:
+            return []
+        are_kept = await checker.check_many(requests, page)
+        if self.delivered is not None:
+            are_new = await self.delivered.are_new(requests)
+            are_kept = [
+                is_kept and is_new for is_kept, is_new in zip(are_kept, are_new, strict=True)
+            ]
+        for request, is_kept in zip(requests, are_kept, strict=True):
+            if not is_kept:
+                checker.log_duplicate(request)
+                self._crawler.signals.send_catch_log(
+                    signals.request_dropped, request=request, spider=self._crawler.spider
+                )
+        return are_kept
 
-        An engine that stops gives up what is left of `start()`, and what was recorded has to be
-        scheduled.
-        """
-        page = _Page(self._crawler, self._find_offsite())
-        async for chunk in in_chunks(start, START_REQUESTS_PER_CHUNK, page.note):
-            is_scheduled = page.has_checks
-            if is_scheduled:
-                slot = getattr(self._crawler.engine, "_slot", None)
-                if slot is None or slot.closing is not None:
-                    return
-                requests = [output for output in chunk if isinstance(output, Request)]
-                await self._schedule(page, requests, slot)
-            for output in chunk:
-                if not (is_scheduled and isinstance(output, Request)):
-                    yield output
-
-    async def _schedule(self, page: _Page, requests: list[Request], slot: Any) -> None:
-        """Check requests of `start()` and schedule them; who awaits this may be cancelled.
-
-        The engine's slot counts a request as in progress until then. So the engine, which closes
-        the scheduler when none is, waits for it. (Scrapy has no public way to ask it for that.)
-        """
-        engine = self._crawler.engine
-        hold = Request("data:,")
-        slot.add_request(hold)
-
-        async def schedule() -> None:
-            try:
-                await page.check(leave=False)
-                for request in requests:
-                    page.schedule(request, engine.crawl)
-            finally:
-                slot.remove_request(hold)
-
-        done: Deferred[None] = Deferred()
-        deferred_from_coro(schedule()).chainDeferred(done)
-        await maybe_deferred_to_future(done)
-
-    def _find_crawl(self) -> Callable[[Request], None] | None:
-        """Return what the engine does with a request that a callback yields; None: not known.
-
-        It has a queue for the outputs of a page and a hundred tasks that take them from there. All
-        of these wait while a page is checked, and each output would wake one.
-        """
-        if not self._knows_crawl:
-            self._knows_crawl = True
-            engine = self._crawler.engine
-            if engine is not None and is_asyncio_available() and self._is_last(engine):
-                self._crawl = engine.crawl
-        return self._crawl
-
-    def _is_last(self, engine: Any) -> bool:
-        """Return whether no other middleware gets the requests after this one."""
-        for other in engine.scraper.spidermw.middlewares:
-            if other is self:
-                return True
-            changes = ("process_spider_output", "process_spider_output_async")
-            if not isinstance(other, OutcomeMiddleware) and any(
-                map(partial(hasattr, other), changes)
-            ):
-                break
-        return False
-
-    def _find_offsite(self) -> OffsiteMiddleware | None:
-        if not self._knows_offsite:
-            self._knows_offsite = True
-            self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
-        return self._offsite
+    async def _spider_closed(self) -> None:
+        if self.delivered is not None:
+            await self.delivered.close()
 
 
-class _Page:
-    """What is to be checked of the requests that one callback or `start()` yields.
+class DownloadMiddleware:
+    """Tells the scheduler which downloads failed for good.
 
-    Args:
-        crawler: The crawler.
-        offsite: Its middleware.
-        may_drop: Whether duplicates may be dropped here where nothing would notice them in the
-            engine.
+    The add-on sets it at 10: nearest to the engine, so after the retries.
     """
 
-    def __init__(
-        self, crawler: Crawler, offsite: OffsiteMiddleware | None, *, may_drop: bool = False
-    ) -> None:
-        self._dupefilter = filter_of(crawler)
-        self._spider = crawler.spider
-        self._offsite = offsite
-        self._by_host = (
-            offsite is not None and type(offsite).should_follow is OffsiteMiddleware.should_follow
-        )
-        self._checks: list[Check] = []
-        self._given: Iterator[tuple[Check, Verdict]] = iter(())
-        self._next: tuple[Check, Verdict] | None = None
-        # Whether requests to a host are ignored, by the URL up to its path.
-        self._is_ignored: dict[str, bool] = {}
-        # Most links are duplicates. What is dropped as it is read does not wait, with all that it
-        # refers to, for the end of the page and for the server.
-        self._drops = (
-            may_drop and self._dupefilter is not None and self._dupefilter.may_drop(offsite)
-        )
-
-    @property
-    def has_checks(self) -> bool:
-        """Whether a request is to be checked."""
-        return bool(self._checks)
-
-    def note(self, request: Request) -> bool:
-        """Note what is to be checked of a request; nothing if the engine will ignore it.
-
-        Returns:
-            Whether it is dropped: it is not to be scheduled then.
-        """
-        if self._dupefilter is None or self._is_offsite(request):
-            return False
-        check = self._dupefilter.prepare(request)
-        if check is None:
-            return False
-        if self._drops and self._dupefilter.drop_if_seen(check):
-            return True
-        self._checks.append(check)
-        return False
-
-    async def check(self, *, leave: bool) -> None:
-        """Check what was noted since the last time.
+    def __init__(self, crawler: Crawler) -> None:
+        """Read which statuses are retried.
 
         Args:
-            leave: Whether the requests are scheduled some time, and not by `schedule`.
+            crawler: The crawler this middleware serves.
         """
-        checks, self._checks = self._checks, []
-        self._is_ignored.clear()
-        if self._dupefilter is None or not checks:
-            return
-        checked = zip(checks, await self._dupefilter.check_many(checks), strict=False)
-        if not leave:
-            self._given = checked
-            self._next = next(checked, None)
-            return
-        for check, verdict in checked:
-            self._dupefilter.leave(check, verdict)
+        self._statuses = {int(status) for status in crawler.settings.getlist("RETRY_HTTP_CODES")}
+        self.queue: Scheduler | None = None
 
-    def schedule(self, request: Request, crawl: Callable[[Request], None]) -> None:
-        """Schedule a request with its verdict, if it was checked. Never raises.
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the middleware for a crawler."""
+        return cls(crawler)
 
-        The requests after it are recorded, so each of them has to be scheduled too.
-        """
-        given = self._next
-        try:
-            if given is not None and given[0].request is request and self._dupefilter is not None:
-                self._next = next(self._given, None)
-                check, verdict = given
-                if self._drops and verdict is Verdict.SEEN and check.is_filtered:
-                    self._dupefilter.drop(request)
-                    return
-                self._dupefilter.give(given)
-            crawl(request)
-        except Exception:
-            logger.exception("%s could not be scheduled.", request)
+    def process_response(self, request: Request, response: Response) -> Response:
+        """Note a response that is an error of the server."""
+        if self.queue is not None and response.status in self._statuses:
+            self.queue.failed(request, f"status {response.status}")
+        return response
 
-    def end(self) -> None:
-        """Count what was dropped."""
-        if self._drops and self._dupefilter is not None:
-            self._dupefilter.count_dropped()
-
-    def _is_offsite(self, request: Request) -> bool:
-        """Return whether the engine will ignore a request, which then must not be recorded."""
-        offsite, spider = self._offsite, self._spider
-        if offsite is None or spider is None:
-            return False
-        url = request.url
-        path = url.find("/", LONGEST_SCHEME)
-        host = url if path < 0 else url[:path]
-        # A page links to few hosts.
-        is_ignored = self._is_ignored.get(host) if self._by_host else None
-        if is_ignored is False or request.dont_filter or request.meta.get("allow_offsite"):
-            return False
-        if is_ignored is None:
-            is_ignored = not offsite.should_follow(request, spider)
-            self._is_ignored[host] = is_ignored
-        return is_ignored
+    def process_exception(self, request: Request, exception: Exception) -> None:
+        """Note a failed download that no errback cares for."""
+        if (
+            self.queue is not None
+            and request.errback is None
+            and not isinstance(exception, IgnoreRequest)
+        ):
+            self.queue.failed(request, f"{type(exception).__name__}: {exception}")
 
 
-async def in_chunks(
-    source: AsyncIterator[Any], most: int, note: Callable[[Request], bool] = lambda _: False
-) -> AsyncIterator[list[Any]]:
-    """Yield what a source yields in lists, without waiting for it while one is not empty.
+def attach(crawler: Crawler, queue: Scheduler, delivered: Delivered | None = None) -> None:
+    """Make the middlewares of a crawl work for its scheduler.
 
-    What the source raises comes after the outputs before it.
-
-    Args:
-        source: What a callback or `start()` yields.
-        most: Requests in a list, at most.
-        note: Called with each request as soon as it is there, and returns whether to leave it out.
-            (A parser keeps its last 128 URLs, fewer than a page may have.)
+    Raises:
+        ConfigurationError: BLOOMLOCK_PERSIST is set, and one of them is missing.
     """
-    step: _Step | None = None
-    is_over = False
-    while not is_over:
-        chunk: list[Any] = []
-        requests = 0
-        try:
-            while requests < most and len(chunk) - requests < ITEMS_PER_CHUNK:
-                output, step = _begin(source) if step is None else (None, step)
-                if step is not None:
-                    if chunk:
-                        break
-                    output, step = await step, None
-                if isinstance(output, Request) and note(output):
-                    continue
-                requests += isinstance(output, Request)
-                chunk.append(output)
-        except StopAsyncIteration:
-            is_over = True
-        except Exception:
-            # (A local that kept it would make a cycle with this frame, and all requests with it.)
-            if chunk:
-                yield chunk
-            raise
-        if chunk:
-            yield chunk
+    outputs = crawler.get_spider_middleware(BatchingMiddleware)
+    downloads = crawler.get_downloader_middleware(DownloadMiddleware)
+    if outputs is None or downloads is None:
+        sentence = (
+            "scrapy_ext.Scheduler runs without scrapy_ext.BatchingMiddleware in SPIDER_MIDDLEWARES "
+            "or scrapy_ext.DownloadMiddleware in DOWNLOADER_MIDDLEWARES, so failed downloads count "
+            "as done and a page is done before its requests that cannot be serialized are; the "
+            'add-on sets both: ADDONS = {"scrapy_ext.BloomlockAddon": 500}'
+        )
+        if delivered is not None:
+            raise ConfigurationError(f"BLOOMLOCK_PERSIST is set, and {sentence}")
+        logger.warning("%s", sentence)
+    if outputs is not None:
+        outputs.checker, outputs.delivered = queue, delivered
+    if downloads is not None:
+        downloads.queue = queue
+    if delivered is not None:
+        queue.on_done(delivered.done)
 
 
-def _begin(source: AsyncIterator[Any]) -> tuple[Any, _Step | None]:
-    """Return the next output of a source, or the rest of the way to it if the source waits."""
-    steps: Any = source.__anext__().__await__()
+def _gives_nothing_back(page: Request, spider: Spider | None) -> bool:
+    """Return whether the callback of a page is no generator: without outputs it did all itself.
+
+    A generator without outputs may be that of a list which is empty today.
+    """
+    callback = page.callback or getattr(spider, "parse", None)
+    return not (isgeneratorfunction(callback) or isasyncgenfunction(callback))
+
+
+async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
+    """Yield what a source yields in lists, each as soon as the source waits for something.
+
+    What it raises comes after the outputs before it.
+    """
+    reader = _Reader(source)
     try:
-        return None, _Step(steps, steps.send(None))
-    except StopIteration as done:
-        return done.value, None
+        while outputs := await reader.take():
+            yield outputs
+    finally:
+        reader.stop()
 
 
-class _Step:
-    """The rest of the way to an output of a source that waits for something.
+class _Reader:
+    """Reads a source in a task of its own, which stops where the source does."""
 
-    The source runs in the task that awaits this, as it would without this middleware, so that it
-    can be cancelled there.
+    def __init__(self, source: AsyncIterator[Any]) -> None:
+        self._outputs: list[Any] = []
+        self._is_over = False
+        self._error: Exception | None = None
+        # What each side waits for, if it does.
+        self._news: Deferred[None] | None = None
+        self._room: Deferred[None] | None = None
+        self._task = deferred_from_coro(self._read(source))
+        # One that is stopped fails by that.
+        self._task.addErrback(lambda _: None)
 
-    Args:
-        steps: The way.
-        awaited: What it waits for.
-    """
+    async def take(self) -> list[Any]:
+        """Return what was read, at least one output; an empty list at the end."""
+        if not (self._outputs or self._is_over):
+            self._news = Deferred()
+            await maybe_deferred_to_future(self._news)
+        outputs, self._outputs = self._outputs, []
+        if self._room is not None:
+            room, self._room = self._room, None
+            room.callback(None)
+        if not outputs and self._error is not None:
+            raise self._error
+        return outputs
 
-    def __init__(self, steps: Any, awaited: Any) -> None:
-        self._steps = steps
-        self._awaited = awaited
+    def stop(self) -> None:
+        """Read no more."""
+        self._task.cancel()
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        """Let the source go on to its output, and return it."""
+    async def _read(self, source: AsyncIterator[Any]) -> None:
         try:
-            while True:
-                try:
-                    sent = yield self._awaited
-                except GeneratorExit:
-                    self._steps.close()
-                    raise
-                except BaseException as error:  # noqa: BLE001 - the source's, as a cancellation is
-                    self._awaited = self._steps.throw(error)
-                else:
-                    self._awaited = self._steps.send(sent)
-        except StopIteration as done:
-            return done.value
+            async for output in source:
+                self._outputs.append(output)
+                self._tell()
+                if len(self._outputs) >= MOST_OUTPUTS:
+                    self._room = Deferred()
+                    await maybe_deferred_to_future(self._room)
+        except Exception as error:  # noqa: BLE001 - `take` raises it
+            self._error = error
+        finally:
+            self._is_over = True
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wake `take` when this task waits, and not at the first output."""
+        if self._news is not None:
+            news, self._news = self._news, None
+            call_later(0, _fire, news)
+
+
+def _fire(news: Deferred[None]) -> None:
+    if not news.called:
+        news.callback(None)

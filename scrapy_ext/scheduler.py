@@ -1,65 +1,72 @@
 """The scheduler that processes share: requests are tested, added and queued in one step.
 
-The engine never waits for the server. What it enqueues, what it has finished and what it wants is
-collected, and goes out in one round trip beside the reactor. The next trip takes what has come
-together meanwhile. A request is taken under the lease of its process and stays on the server until
-the engine is done with it, its callback and its items included. The requests that its callback made
-are sent no later than that it is done.
+The engine never waits for the server. What it enqueues, what it is done with and what it wants is
+collected, and goes out in one round trip beside the reactor. A request that was taken stays on the
+server until its callback and its items are done; what its callback made is sent no later.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-import redis
 from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as LocalScheduler
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.exceptions import DontCloseSpider
-from scrapy.utils.asyncio import call_later
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.defer import deferred_from_coro
 
-from bloomlock.errors import BloomlockError, CapacityError, ServerError
-from scrapy_ext.answers import LastRequests
-from scrapy_ext.connection import place_of, redis_client
-from scrapy_ext.guard import CircuitBreaker
-from scrapy_ext.request_queue import Answer, Exchange, Push, Pushes, RequestQueue
-from scrapy_ext.settings import FilterSettings, QueueSettings, only_looks, warn_of_unknown
+from bloomlock.errors import CapacityError
+from scrapy_ext.connection import opening
+from scrapy_ext.crawl_state import Crawl
+from scrapy_ext.delivered import Delivered
+from scrapy_ext.engine import EngineView
+from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
+from scrapy_ext.middleware import attach
+from scrapy_ext.migration import queue_of_scrapy_redis
+from scrapy_ext.pages import OpenPage, OpenPages
+from scrapy_ext.queue import Mode, Push, is_start_request
+from scrapy_ext.requests import RequestCodec, UnserializableError
+from scrapy_ext.settings import only_looks, warn_of_unknown
+from scrapy_ext.start import (
+    attributes_of,
+    check_jobdir,
+    log_begin,
+    overwritten_file,
+    pace_of,
+)
 from scrapy_ext.stats import FilterStats
 from scrapy_ext.threads import run_in_thread
+from scrapy_ext.trips import Trips
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
-    from scrapy.utils.asyncio import CallLaterResult
     from twisted.internet.defer import Deferred
+    from twisted.python.failure import Failure
+
+    from scrapy_ext.queue import Answer, Step, Taken
 
 logger = logging.getLogger("bloomlock.scrapy")
 
-PUSHES_PER_TRIP = 256
-"""Some milliseconds of the server's time."""
-SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.1, 1.0
-"""How often a process that has nothing to do looks for requests of others."""
-RENEWALS_PER_LEASE = 3
-RETRY_S = 0.5
+MOST_AT_ONCE = 256
+"""Requests that are taken at once where CONCURRENT_REQUESTS has no limit."""
 
 
 class Scheduler(BaseScheduler):
-    """Shares a queue and a filter with all processes of the spider; nothing is lost with one.
+    """Shares a crawl with all processes of the spider; no request is lost with one of them.
 
-    Set `SCHEDULER = "scrapy_ext.Scheduler"`. It reads the settings of scrapy-redis and its queues.
-    DUPEFILTER_CLASS is not used: the filter is the one of the BLOOMLOCK settings.
+    The add-on sets it. It needs the two middlewares that the add-on sets too. DUPEFILTER_CLASS is
+    not used beside it.
     """
 
-    _worker: str | None = None
-    """What this process is called on the server; None: a name that no other has."""
+    _trips: Trips
 
     def __init__(self, crawler: Crawler) -> None:
         """Keep the crawler; its settings are read by `open`.
@@ -68,29 +75,17 @@ class Scheduler(BaseScheduler):
             crawler: The crawler this scheduler serves.
         """
         self._crawler = crawler
-        # What is to be sent, in order: requests, and the ids of those that are done. So what a
-        # callback made is sent no later than that its own request is done.
-        self._waiting: deque[Push | bytes | Callable[[], None]] = deque()
-        self._then: list[Callable[[], None]] = []
-        self._ready: deque[tuple[bytes, Request]] = deque()
-        self._local: deque[Request] = deque()
-        # What the engine has: the id on the server, if it has one.
-        self._open: dict[Request, bytes | None] = {}
-        self._known = LastRequests()
-        self._breaker = CircuitBreaker(time.monotonic)
-        self._number = 0
-        self._step: Exchange | None = None
-        self._running: Deferred[None] | None = None
-        self._timer: CallLaterResult | None = None
-        self._is_running = self._is_scheduled = self._is_due = False
-        self._is_hungry = self._is_empty = self._is_closing = False
-        self._num_waiting = self._num_others = 0
-        self._look_s = SHORTEST_LOOK_S
-        self._answered_at = self._active_at = time.monotonic()
-        self._logged: set[str] = set()
+        self._engine = EngineView(crawler)
+        self._fingerprints = Fingerprints(crawler)
         self._stats = FilterStats(crawler)
-        # Not counted yet. It takes Scrapy as long as the rest of what is done with a duplicate.
-        self._num_checked = self._num_refused = 0
+        self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
+        self._pages = OpenPages(self._end)
+        self._ready: deque[tuple[OpenPage, Request]] = deque()
+        self._local: deque[tuple[OpenPage, Request]] = deque()
+        self._known = RecentFingerprints()
+        self._active_at = time.monotonic()
+        self._is_closing = self._is_lost = self._has_ended = False
+        self._logged: set[str] = set()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self | LocalScheduler:  # type: ignore[override]
@@ -102,68 +97,57 @@ class Scheduler(BaseScheduler):
         return cls(crawler)
 
     def open(self, spider: Spider) -> None:
-        """Read the settings, attach to filter and queue, and begin a lease.
+        """Begin the crawl, join it, or go on with it.
 
         Args:
             spider: The spider.
 
         Raises:
-            BloomlockError: A setting is not usable, another filter is stored under the name, or the
-                server cannot be used.
+            BloomlockError: A setting is not usable, the crawl is for another spider, or the server
+                cannot be used. Scrapy then ends with exit status 1.
         """
-        settings = self._crawler.settings
-        warn_of_unknown(settings)
+        crawler = self._crawler
+        self._spider = spider
+        warn_of_unknown(crawler.settings)
+        with opening(crawler, "queue") as (settings, client):
+            self._settings, self._client = settings, client
+            self._engine.check()
+            check_jobdir(crawler)
+            attach(crawler, self, Delivered.open(crawler, settings) if settings.persist else None)
+            self._codec = RequestCodec(spider, use_pickle=settings.pickle, on_pickled=self._pickled)
+            attributes = None if settings.is_named else attributes_of(spider)
+            self._pace = pace_of(crawler, settings)
+            self._crawl = Crawl(client, settings, self._pace, attributes)
+            begun = self._crawl.begin(overwrites=overwritten_file(crawler))
+            self._trips = Trips(self._crawl, settings.lease, self)
+            self._trips.exchange()
+            if begun.what != "joined":
+                self._put_back(queue_of_scrapy_redis(crawler.settings, client, spider.name))
+            if begun.what == "begun":
+                self._put_back(self._crawl.failed_before())
+        log_begin(crawler, self._settings, begun)
+        connect = crawler.signals.connect
+        connect(self._spider_idle, signal=signals.spider_idle)
+        connect(self._raised, signal=signals.spider_error)
+        connect(self._raised, signal=signals.item_error)
+        self._stats.watch(self._crawl.shared)
+        self._trips.start()
+
+    def _put_back(self, batches: Iterable[list[bytes]]) -> None:
+        """Queue entries of an earlier queue, whatever the filter has."""
+        for entries in batches:
+            self._trips.exchange(pushes=[self._push_again(entry) for entry in entries])
+
+    def _push_again(self, entry: bytes) -> Push:
         try:
-            self._config = FilterSettings.read(settings, str(spider.name))
-            self._settings = QueueSettings.read(settings)
-            self._client = redis_client(settings, self._config.timeout)
-            try:
-                self._connect(spider)
-            except (redis.RedisError, OSError) as error:
-                raise ServerError(
-                    f"the queue cannot be used at {place_of(self._client)} "
-                    f"({type(error).__name__}: {error}), and the crawl does not start without it"
-                ) from None
-        except BloomlockError as error:
-            logger.critical("%s", error)
-            # Older versions of Scrapy, 2.14 is one, end with exit status 0 if there is a spider.
-            self._crawler.spider = None
-            raise
-        self._crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
-        self._stats.watch(self._shared)
-        self._arm()
+            request = self._codec.decode(entry)
+            mode: Mode = "a" if request.dont_filter else "r"
+            return self._push_of(request, self._fingerprints.of(request), mode)
+        # It may be of other code.
+        except Exception as error:  # noqa: BLE001
+            return self._failed_push(entry, _why(error))
 
-    def _connect(self, spider: Spider) -> None:
-        shards = 1 if isinstance(self._client, redis.RedisCluster) else None
-        self._shared = self._config.open(self._client, shards=shards)
-        self._generation = self._shared.generation
-        self._queue = RequestQueue(self._shared, self._client, spider, self._settings, self._worker)
-        self._pushes = Pushes(self._crawler, spider, self._queue, self._config)
-        if self._settings.is_flushed:
-            if self._queue.leave(empty=True):
-                self._shared.clear()
-                self._generation = self._shared.generation
-            else:
-                logger.warning(
-                    "Other processes use the queue %r; SCHEDULER_FLUSH_ON_START empties nothing.",
-                    self._queue.key,
-                )
-        answer = self._queue.exchange(Exchange(self._next_number()))
-        self._note(answer)
-        if answer.waiting:
-            logger.info("Resuming crawl (%s requests scheduled)", f"{answer.waiting:,}")
-
-    def close(self, reason: str) -> Deferred[None]:
-        """Send what waits, put back what was not begun, and end the lease.
-
-        Args:
-            reason: Why the spider closed; not used.
-        """
-        del reason
-        self._is_closing = True
-        self._disarm()
-        self._stats.stop()
-        return deferred_from_coro(self._finish())
+    # What Scrapy asks of a scheduler.
 
     def enqueue_request(self, request: Request) -> bool:
         """Take a request, to be tested, added and queued in the next round trip.
@@ -175,298 +159,347 @@ class Scheduler(BaseScheduler):
             False if it is known to be a duplicate. One that the server says to be a duplicate is
             logged and counted when the answer comes, and `request_dropped` is sent then.
         """
-        fingerprint = self._pushes.fingerprint(request)
-        mode = self._pushes.mode_of(request)
-        self._num_checked += 1
-        if mode in "ne" and fingerprint in self._known and self._is_fresh():
-            self._num_refused += 1
-            self._pushes.note_refused(request)
+        fingerprint = self._fingerprints.of(request)
+        mode = self._mode_of(request)
+        self._stats.count("checked")
+        if mode == "n" and fingerprint in self._known:
+            self.log_duplicate(request)
             return False
-        self._waiting.append(self._pushes.make(request, fingerprint, mode))
-        self._active_at = time.monotonic()
-        self._schedule()
+        self._is_active()
+        self._trips.send(self._push_of(request, fingerprint, mode))
         return True
-
-    def when_sent(self, call: Callable[[], None]) -> None:
-        """Call when everything enqueued before is in the queue of the server."""
-        self._waiting.append(call)
-        self._schedule()
 
     def next_request(self) -> Request | None:
         """Return a request that was taken from the queue; None while there is none at hand."""
         self._collect_done()
         if self._local:
-            request = self._local.popleft()
-            self._pushes.count("scheduler/dequeued/memory")
+            page, request = self._local.pop()
         elif self._ready:
-            identity, request = self._ready.popleft()
-            self._open[request] = identity
-            self._pushes.count("scheduler/dequeued/redis")
+            page, request = self._ready.popleft()
         else:
-            self._is_hungry = True
-            if not self._is_empty:
-                self._schedule()
+            self._trips.want()
             return None
-        self._pushes.count("scheduler/dequeued")
-        self._pushes.begun(request)
+        self._pages.add(page, request)
+        self._count("scheduler/dequeued")
+        self._count(f"scheduler/dequeued/{'redis' if page.id else 'memory'}")
+        if request.meta.get("is_start_request"):
+            # What is made of it by an errback, or by a callback with its `meta`, is another one.
+            request.meta["bloomlock_begun"] = True
         return request
 
     def has_pending_requests(self) -> bool:
         """Return whether anything waits here or in the queue, or is on its way."""
         self._collect_done()
-        return bool(self._ready or self._local or self._waiting or self._step or self._num_waiting)
+        return len(self) > 0 and not self._is_lost
 
     def __len__(self) -> int:
         """Return how many requests wait, as far as is known; sends nothing."""
-        return self._num_waiting + len(self._waiting) + len(self._ready) + len(self._local)
+        here = len(self._trips) + len(self._ready) + len(self._local)
+        return self._trips.answer.waiting + here
 
-    # What the engine is asked. It has no public names for it (tests/scrapy_ext/test_kills.py).
+    def close(self, reason: str) -> Deferred[None]:
+        """Send what waits, put back what was not begun, and leave the crawl.
 
-    def _collect_done(self) -> None:
-        """Find the requests that the engine is done with: callback, items and all."""
-        in_progress = self._slot.inprogress if self._slot else ()
-        for request in [one for one in self._open if one not in in_progress]:
-            identity = self._open.pop(request)
-            if identity is not None:
-                self._waiting.append(identity)
-                self._schedule()
+        Args:
+            reason: Why the spider closed.
+        """
+        self._is_closing = True
+        self._stats.stop()
+        return deferred_from_coro(self._finish(reason))
 
-    @property
-    def _slot(self) -> Any:
-        return getattr(self._crawler.engine, "_slot", None)
+    # What the middlewares and spiders say.
 
-    def _wake_engine(self) -> None:
-        if self._slot is not None and self._slot.closing is None:
-            self._slot.nextcall.schedule()
+    async def check_many(self, requests: list[Request], page: Request) -> list[bool]:
+        """Note what a callback made; return for each request whether the engine gets it.
 
-    def _num_wanted(self) -> int:
-        """Return how many requests the engine can begin; one that it cannot has no better order."""
-        engine = self._crawler.engine
-        if not self._is_hungry or engine is None or self._slot is None:
-            return 0
-        if engine.paused or engine.needs_backout():
-            return 0
-        downloader = engine.downloader
-        free: int = downloader.total_concurrency - len(downloader.active) - len(self._ready)
-        return max(free, 0)
+        Args:
+            requests: What the callback yields.
+            page: The request whose callback it is.
+        """
+        self._pages.note_made(requests, page)
+        return [
+            self._mode_of(request) != "n" or self._fingerprints.of(request) not in self._known
+            for request in requests
+        ]
+
+    def log_duplicate(self, request: Request) -> None:
+        """Count and log a duplicate, as Scrapy's own filter does."""
+        self._log.log(request, self._spider)
+
+    def failed(self, request: Request, why: str) -> None:
+        """Keep a request that failed; it is not done.
+
+        Args:
+            request: The request, as `next_request` returned it.
+            why: The error.
+        """
+        self._pages.fail(request, why)
+
+    def failed_entry(self, data: bytes, why: str) -> None:
+        """Keep among the failed what cannot become a request."""
+        self._trips.send(self._failed_push(data, why))
+
+    def _failed_push(self, data: bytes, why: str) -> Push:
+        self._count("bloomlock/failed")
+        return Push(None, b"-", "f", why, data)
+
+    def on_done(self, call: Callable[[Request], None]) -> None:
+        """Call with each request that is done and did not fail."""
+        self._pages.when_done.append(call)
+
+    def when_sent(self, call: Callable[[], None]) -> None:
+        """Call when everything enqueued before is in the queue of the server."""
+        self._trips.send(call)
+
+    def stay_open(self) -> None:
+        """Say that the spider waits for more by itself: the crawl does not end before it does."""
+        self._trips.stays = True
+
+    def _raised(self, failure: Failure, response: Any) -> None:
+        """Note an error of a callback, or of a pipeline; start items have no response."""
+        request = getattr(response, "request", None)
+        if request is not None:
+            self.failed(request, _why(failure.value))
 
     def _spider_idle(self) -> None:
-        """Keep the spider open while requests of other processes may come back."""
-        self._is_hungry = True
-        idle_s = time.monotonic() - self._active_at
-        if self._num_others > 0 or idle_s < self._settings.idle_s:
+        """Keep the spider open until the crawl has ended: others may have requests for it."""
+        if self._is_lost:
+            raise DontCloseSpider  # the engine closes it with our reason
+        trips = self._trips
+        if not trips.is_idle:
+            # Tell the others at once.
+            trips.is_idle = True
+            trips.look()
+        if trips.answer.state == "running":
             raise DontCloseSpider
+        if self._has_ended and not trips.stays:
+            # Another handler keeps it open.
+            trips.stays = True
+            trips.look()
+        self._has_ended = True
 
-    def _is_fresh(self) -> bool:
-        # What was seen here may be new again after a window, or forgotten by another client.
-        is_lasting = self._config.window is None and not self._shared.has_discards
-        return is_lasting and time.monotonic() - self._answered_at < self._config.max_staleness
+    # Requests on their way in and out.
 
-    # Round trips.
+    def _mode_of(self, request: Request) -> Mode:
+        """Return whether a request is filtered and recorded."""
+        if request.dont_filter:
+            return "s" if is_start_request(request) else "a"
+        if request.meta.get("bloomlock_filter") is False:
+            return "r"
+        is_redirect = "redirect_urls" in request.meta and not self._pages.maker_of(request)
+        return "r" if is_redirect and self._fingerprints.leads_back(request) else "n"
 
-    def _schedule(self) -> None:
-        """Make a round trip as soon as the reactor has done what it is at."""
-        if not (self._is_running or self._is_scheduled or self._breaker.broken):
-            self._arm(0.0)
-
-    def _arm(self, seconds: float | None = None) -> None:
-        """Look again after some seconds; None: when the lease or the wish for requests says so."""
-        if self._is_closing:
-            return
-        if seconds is None:
-            seconds = self._settings.lease / RENEWALS_PER_LEASE
-            if self._is_hungry:
-                seconds = min(seconds, self._look_s)
-        self._disarm()
-        self._is_scheduled = seconds == 0
-        self._timer = call_later(seconds, self._begin)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _begin(self) -> None:
-        self._timer = None
-        self._is_due |= not self._is_scheduled
-        self._is_scheduled = False
-        if not self._is_running:
-            self._is_running = True
-            self._running = deferred_from_coro(self._run())
-
-    def _has_work(self) -> bool:
-        is_wanted = self._is_hungry and not self._is_empty and self._num_wanted() > 0
-        return bool(self._step or self._waiting or self._is_due or is_wanted)
-
-    async def _run(self) -> None:
-        """Make round trips until there is nothing to send."""
-        pause: float | None = None
+    def _push_of(self, request: Request, fingerprint: bytes, mode: Mode) -> Push:
+        downloader = self._crawler.engine.downloader
+        host = downloader.get_slot_key(request)
         try:
-            while self._has_work() and not self._is_closing:
-                if not await self._trip():
-                    pause = RETRY_S
-                    break
-                self._wake_engine()
-        finally:
-            self._is_running = False
-            self._arm(pause)
+            return Push(request, fingerprint, mode, host, self._codec.encode(request))
+        except UnserializableError as error:
+            self._stays_here(request, error)
+            if (page := self._pages.maker_of(request)) is not None:
+                page.children += 1
+            if mode == "n":
+                self._known.add(fingerprint)
+            return Push(request, fingerprint, "l" if mode == "n" else "a", host)
 
-    async def _trip(self) -> bool:
-        """Make one round trip; return whether it was answered."""
-        self._is_due = False
-        self._count()
-        if self._step is None:
-            # Made once: the same number always says the same.
-            some = [
-                self._waiting.popleft() for _ in range(min(len(self._waiting), PUSHES_PER_TRIP))
-            ]
-            pushes = [one for one in some if isinstance(one, Push)]
-            done = [one for one in some if isinstance(one, bytes)]
-            self._then = [one for one in some if callable(one)]
-            self._step = Exchange(self._next_number(), pushes, done, self._num_wanted())
-        step = self._step
-        if not self._breaker.may_try() and not self._is_closing:
-            return False
-        started = time.monotonic()
-        try:
-            answer = await run_in_thread(partial(self._queue.exchange, step))
-        # The step is kept and sent again, whatever it was.
-        except Exception as error:  # noqa: BLE001
-            self._failed(error, time.monotonic() - started)
-            return False
-        self._step = None
-        self._pushes.count("bloomlock/trips")
-        self._take(step, answer)
-        return True
-
-    def _count(self) -> None:
-        """Count what was enqueued since the last time."""
-        if self._num_checked:
-            self._stats.count("checked", self._num_checked)
-        if self._num_refused:
-            self._stats.count("cache_hits", self._num_refused)
-            self._pushes.count("dupefilter/filtered", self._num_refused)
-        self._num_checked = self._num_refused = 0
-
-    def _next_number(self) -> int:
-        self._number += 1
-        return self._number - 1
-
-    def _failed(self, error: Exception, cost: float) -> None:
-        self._pushes.count("bloomlock/errors")
-        if self._breaker.failed(cost):
-            self._pushes.count("bloomlock/outages")
-            logger.error(
-                "The queue %r cannot be used (%s: %s); the crawl waits for it.",
-                self._queue.key,
-                type(error).__name__,
+    def _stays_here(self, request: Request, error: Exception) -> None:
+        self._count("scheduler/unserializable")
+        callback = getattr(request.callback, "__qualname__", repr(request.callback))
+        if callback not in self._logged:
+            self._logged.add(callback)
+            what_then = (
+                "the page that made it stays open until it is done"
+                if self._pages.maker_of(request)
+                else "no page made it, so it is lost if this process is killed"
+            )
+            logger.warning(
+                "%s cannot be serialized (%s) and stays in this process; %s. It is logged once for "
+                "the callback %s.",
+                request,
                 error,
+                what_then,
+                callback,
+            )
+
+    def _pickled(self, kind: str) -> None:
+        self._count("bloomlock/pickled")
+        if f"pickled {kind}" not in self._logged:
+            self._logged.add(f"pickled {kind}")
+            logger.info("Requests with a %s are pickled: JSON has no such type.", kind)
+
+    def _collect_done(self) -> None:
+        self._pages.collect(self._engine.in_progress)
+
+    def _end(self, page: OpenPage) -> None:
+        if page.error is not None:
+            self._count("bloomlock/failed")
+        self._trips.send(page)
+
+    def _is_active(self) -> None:
+        self._active_at = time.monotonic()
+        self._trips.is_idle = self._has_ended = False
+
+    # What the trips ask, and bring.
+
+    def room(self) -> tuple[int, dict[str, int]]:
+        """Return how many requests the engine can begin, and how many more each busy host.
+
+        One that it cannot begin has no better order than in the queue.
+        """
+        engine = self._crawler.engine
+        if self._is_closing or engine is None or engine.paused or engine.needs_backout():
+            return 0, {}
+        downloader = engine.downloader
+        total = downloader.total_concurrency or MOST_AT_ONCE
+        busy = Counter(map(downloader.get_slot_key, downloader.active))
+        busy.update(page.host for page, _ in self._ready)
+        free = {host: max(self._pace.limit_of(host) - count, 0) for host, count in busy.items()}
+        return max(total - len(downloader.active) - len(self._ready), 0), free
+
+    def is_at_rest(self) -> bool:
+        # scrapy-redis keeps a spider open for so long.
+        least = self._crawler.settings.getfloat("SCHEDULER_IDLE_BEFORE_CLOSE")
+        is_long = time.monotonic() - self._active_at >= least
+        return is_long and not (self._ready or self._local or self._pages)
+
+    def not_answered(self, error: Exception, *, is_first: bool) -> None:
+        self._count("bloomlock/errors")
+        if is_first:
+            self._count("bloomlock/outages")
+            logger.error(
+                "The queue of the crawl %r cannot be used (%s); the crawl waits for it.",
+                self._settings.name,
+                _why(error),
             )
         if isinstance(error, CapacityError):
             self._end_crawl("bloomlock_full")
-        elif self._config.on_outage == "close":
+        elif self._settings.on_outage == "close":
             self._end_crawl("bloomlock_outage")
 
     def _end_crawl(self, reason: str) -> None:
-        if "closing" not in self._logged and self._crawler.engine is not None:
+        engine = self._crawler.engine
+        if "closing" not in self._logged and engine is not None:
             self._logged.add("closing")
-            deferred_from_coro(self._crawler.engine.close_spider_async(reason=reason))
+            deferred_from_coro(engine.close_spider_async(reason=reason))
 
-    def _take(self, step: Exchange, answer: Answer) -> None:
-        """Take the answer to a step."""
-        lasted = self._breaker.answered()
-        if lasted is not None:
-            logger.warning("The queue %r answers again after %.1f s.", self._queue.key, lasted)
+    def take(self, step: Step, answer: Answer) -> None:
+        self._count("bloomlock/trips")
+        if answer.state == "gone":
+            self._lose()
+            return
         if answer.was_unknown:
-            self._forget_taken()
-        if self._shared.generation != self._generation:
-            self._generation = self._shared.generation
-            self._known.clear()
-        for push, was_pushed in zip(step.pushes, answer.pushed, strict=True):
-            if push.mode != "a" and not (push.mode == "e" and was_pushed):
-                self._known.add(push.fingerprint)
-            if was_pushed and not push.data:
-                self._local.append(push.request)
-            self._answered(push, was_pushed=was_pushed)
-        for call in self._then:
-            call()
-        for identity, entry in answer.got:
-            self._receive(identity, entry)
+            self._let_go()
+        for push, is_wanted in zip(step.pushes, answer.pushed, strict=True):
+            self._pushed(push, is_wanted=is_wanted)
+        for taken in answer.got:
+            self._receive(taken)
         if answer.got:
-            self._active_at = time.monotonic()
-            self._look_s = SHORTEST_LOOK_S
-            self._is_hungry = False
-        else:
-            self._look_s = min(2 * self._look_s, LONGEST_LOOK_S)
-        self._is_empty = answer.waiting == 0
-        self._note(answer)
-
-    def _answered(self, push: Push, *, was_pushed: bool) -> None:
-        """Take the answer to one push; subclasses may count it."""
-        self._pushes.answered(push, was_pushed=was_pushed)
-
-    def _note(self, answer: Answer) -> None:
-        """Note what the server says of the queue."""
-        self._answered_at = time.monotonic()
-        own = len(self._ready) + sum(isinstance(one, bytes) for one in self._waiting)
-        own += sum(identity is not None for identity in self._open.values())
-        self._num_waiting, self._num_others = answer.waiting, answer.taken - own
+            self._is_active()
         if answer.recovered:
-            self._pushes.count("bloomlock/recovered", answer.recovered)
+            self._count("bloomlock/recovered", answer.recovered)
             logger.info(
                 "%d requests that a process had taken wait again: it ended without having done "
                 "them, or did not renew its lease.",
                 answer.recovered,
             )
+        is_at_end = not (answer.waiting or self._trips.is_idle)
+        if answer.got or step.pushes or is_at_end or answer.state != "running":
+            self._engine.wake()
 
-    def _receive(self, identity: bytes, entry: bytes) -> None:
+    def _pushed(self, push: Push, *, is_wanted: bool) -> None:
+        """Say to Scrapy what became of a push."""
+        request = push.request
+        if request is None or push.mode in "df":
+            return
+        if push.mode in "nrl":
+            self._known.add(push.fingerprint)
+        if not is_wanted:
+            self.log_duplicate(request)
+            self._crawler.signals.send_catch_log(
+                signals.request_dropped, request=request, spider=self._spider
+            )
+            if not push.entry and (maker := self._pages.maker_of(request)) is not None:
+                self._pages.child_ended(maker)
+            return
+        self._count("scheduler/enqueued")
+        self._count(f"scheduler/enqueued/{'redis' if push.entry else 'memory'}")
+        if not push.entry:
+            maker = self._pages.maker_of(request)
+            fingerprint = push.fingerprint if push.mode == "l" else b""
+            page = OpenPage(request, push.host, parent=maker, fingerprint=fingerprint)
+            self._local.append((page, request))
+
+    def _receive(self, taken: Taken) -> None:
         try:
-            self._ready.append((identity, self._queue.decode(entry)))
+            request = self._codec.decode(taken.entry)
         # What stands in the queue may be of another spider, or of other code.
-        except Exception:
-            self._waiting.append(identity)
-            self._pushes.count("bloomlock/unreadable")
-            logger.exception("A request in the queue %r cannot be read.", self._queue.key)
+        except Exception as error:
+            page = OpenPage(None, taken.host, taken.id)
+            page.error, page.is_over = _why(error), True
+            logger.exception("A request in the queue of %r cannot be read.", self._settings.name)
+            self._pages.settle(page)
+        else:
+            self._ready.append((OpenPage(request, taken.host, taken.id), request))
 
-    def _forget_taken(self) -> None:
-        """Begin anew: the server has put back what this process had taken."""
+    def _lose(self) -> None:
+        """End: the server has another crawl than this one, or none."""
+        if self._is_closing or self._has_ended:
+            return
+        self._is_lost = True
+        logger.error(
+            "The crawl %r, or its filter, is gone from the server; this process stops, as it does "
+            "not know any more what was fetched.",
+            self._settings.name,
+        )
+        self._end_crawl("bloomlock_lost")
+
+    def _let_go(self) -> None:
+        """Hold nothing any more: the server has put back what this process had taken."""
         logger.warning(
-            "The server does not know this process any more, as its lease was over or data was "
-            "lost; others may fetch what it had begun."
+            "The lease of this process was over, so others may fetch what it had begun; it goes on."
         )
         self._ready.clear()
-        self._waiting = deque(one for one in self._waiting if not isinstance(one, bytes))
-        self._open = dict.fromkeys(self._open)
+        self._pages.let_go()
 
-    async def _finish(self) -> None:
+    async def _finish(self, reason: str) -> None:
         """Do the last things that need the server. Never raises."""
-        if self._is_running and self._running is not None:
-            await maybe_deferred_to_future(self._running)
-        if not hasattr(self, "_queue"):
-            return
-        self._is_hungry = False
-        self._count()
-        self._collect_done()
-        self._disarm()
-        while self._step or self._waiting:
-            if not await self._trip():
-                break
+        if not hasattr(self, "_trips"):
+            return  # `open` has failed, and said why
+        self._trips.stop()
+        if not self._is_lost:
+            await self._trips.finish(self._collect_done)
         try:
-            await self._stats.look(self._shared)
-            await run_in_thread(self._leave)
+            if not self._is_lost:
+                await self._stats.look(self._crawl.shared)
+            leave = partial(self._crawl.close, finished=reason == "finished")
+            is_over, waiting, failed = await run_in_thread(leave)
         # An error here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001
             logger.warning(
-                "The queue %r was not left in order; what this process has not done is taken over "
-                "in %g s: %s",
-                self._queue.key,
+                "The crawl %r was not left in order, so what this process has not done waits for "
+                "%g s: %s",
+                self._settings.name,
                 self._settings.lease,
-                error,
+                _why(error),
             )
-        self._shared.close()
+        else:
+            name = self._settings.name
+            if failed:
+                logger.warning(
+                    "%d requests of the crawl %r failed and are kept: `bloomlock failed %s` has "
+                    "them.",
+                    failed,
+                    name,
+                    name,
+                )
+            if waiting and not is_over:
+                logger.info("%d requests of the crawl %r wait for the next start.", waiting, name)
         self._client.close()
 
-    def _leave(self) -> None:
-        is_kept = self._settings.is_kept and not self._config.clear_on_close
-        if self._queue.leave(empty=not is_kept):
-            self._shared.delete()
+    def _count(self, name: str, by: int = 1) -> None:
+        if self._crawler.stats is not None:
+            self._crawler.stats.inc_value(name, by)
+
+
+def _why(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from scrapy import Request, Spider
 from scrapy.exceptions import DontCloseSpider
@@ -19,8 +19,9 @@ from scrapy.spiders import CrawlSpider
 from scrapy.utils.defer import deferred_from_coro
 from scrapy_redis import spiders as scrapy_redis_spiders
 
+from scrapy_ext.middleware import BatchingMiddleware
 from scrapy_ext.scheduler import Scheduler
-from scrapy_ext.settings import QueueSettings
+from scrapy_ext.settings import CrawlSettings
 from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -76,29 +77,32 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
     """Reads start URLs from Redis, with the settings and attributes of scrapy-redis.
 
     Scrapy calls `start_requests` of that one no more. With `scrapy_ext.Scheduler` no message is
-    lost with a process; with any other the requests are lost that wait in the process.
+    lost with a process, and one that no request can be made of is kept among the failed requests;
+    with any other scheduler the requests are lost that wait in the process.
     """
 
     _messages: StartMessages
+    _queue: Scheduler | None = None
     _is_reading = False
     _empty_since: float | None = None
 
-    def setup_redis(self, crawler: Crawler | None = None) -> None:
-        """Connect, and read when the spider is idle."""
-        if self.server is not None:
-            return
-        super().setup_redis(crawler)
+    async def start(self) -> AsyncIterator[Any]:
+        """Read the first messages; yields nothing, as their requests go to the engine."""
         settings = self.crawler.settings
         kind: Kind = "list"
         if settings.getbool("REDIS_START_URLS_AS_SET"):
             kind = "set"
         elif settings.getbool("REDIS_START_URLS_AS_ZSET"):
             kind = "zset"
-        lease = QueueSettings.read(settings).lease
+        lease = CrawlSettings.read(self.crawler).lease
         self._messages = StartMessages(self.server, self.redis_key, kind, lease)
-
-    async def start(self) -> AsyncIterator[Any]:
-        """Read the first messages; yields nothing, as their requests go to the engine."""
+        # Before Scrapy 2.19 the engine does not tell its scheduler.
+        middleware = self.crawler.get_spider_middleware(BatchingMiddleware)
+        found = getattr(self.crawler.engine, "scheduler", middleware and middleware.checker)
+        # Not isinstance: Scrapy's metaclass takes everything with the right methods for one.
+        if Scheduler in type(found).__mro__:
+            self._queue = cast("Scheduler", found)
+            self._queue.stay_open()
         await self._read()
         nothing: tuple[Request, ...] = ()
         for request in nothing:
@@ -107,17 +111,12 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
     def spider_idle(self) -> None:
         """Read more messages, and keep the spider open for MAX_IDLE_TIME_BEFORE_CLOSE seconds."""
         if not self._is_reading:
-            if self._was_empty_for_long():
+            since = self._empty_since or time.monotonic()
+            if self.max_idle_time and time.monotonic() - since >= self.max_idle_time:
                 return
             self._is_reading = True
             deferred_from_coro(self._read())
         raise DontCloseSpider
-
-    def _was_empty_for_long(self) -> bool:
-        since = self._empty_since
-        if since is None or self.max_idle_time == 0:
-            return False
-        return bool(time.monotonic() - since >= self.max_idle_time)
 
     async def _read(self) -> None:
         """Take messages and hand their requests to the engine. Never raises."""
@@ -138,18 +137,23 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
 
     def _crawl(self, identity: bytes, message: bytes) -> None:
         """Hand the requests of a message to the engine; it is removed when they are queued."""
-        made = self.make_request_from_data(message)
-        engine = self.crawler.engine
-        requests = made if isinstance(made, Iterable) else [made]
+        try:
+            made = self.make_request_from_data(message)
+            requests = [*made] if isinstance(made, Iterable) else [made]
+        # A message may be anything. It would fail again, so it is not left for another time.
+        except Exception as error:
+            logger.exception("No request can be made of a message at %r.", self.redis_key)
+            if self._queue is not None:
+                self._queue.failed_entry(message, f"{type(error).__name__}: {error}")
+            requests = []
         for request in requests:
             if isinstance(request, Request):
-                engine.crawl(request)
-        scheduler = engine._slot.scheduler  # noqa: SLF001 - public since Scrapy 2.19
-        # Not isinstance: Scrapy's metaclass takes everything with the right methods for one.
-        if Scheduler in type(scheduler).__mro__:
-            scheduler.when_sent(partial(self._remove, identity))
+                self.crawler.engine.crawl(request)
+        remove = partial(self._remove, identity)
+        if self._queue is not None:
+            self._queue.when_sent(remove)
         else:
-            self._remove(identity)
+            remove()
 
     def _remove(self, identity: bytes) -> None:
         remove = partial(self._messages.take, 0, [identity])

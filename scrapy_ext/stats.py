@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy.utils.asyncio import call_later
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from bloomlock import BloomFilter, FilterInfo
-    from scrapy_ext.answers import RoundTrip
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -38,27 +36,10 @@ class FilterStats:
         self._is_watching = False
         self._timer: CallLaterResult | None = None
         self._pause_s = FIRST_LOOK_S
-        self._waited_s = 0.0
 
-    def count(self, what: str, by: int = 1) -> None:
-        """Count what happened."""
-        stats = self._crawler.stats
-        if stats is not None:
-            stats.inc_value(f"bloomlock/{what}", by)
-
-    def note_trip(self, trip: RoundTrip, is_awaited: bool) -> None:
-        """Count what a check cost. `is_awaited`: the reactor went on meanwhile."""
-        self.count("trips")
-        if is_awaited:
-            self.count("batches")
-        else:
-            self.count("waits")
-            self._waited_s += trip.cost
-            self._set(wait_seconds=self._waited_s)
-
-    def note_kept(self, number: int) -> None:
-        """Count items that the near-cache answered for."""
-        self.count("cache_hits", number)
+    def count(self, what: str, by: float = 1) -> None:
+        if self._crawler.stats is not None:
+            self._crawler.stats.inc_value(f"bloomlock/{what}", by)  # type: ignore[arg-type]
 
     def watch(self, shared: BloomFilter) -> None:
         """Look at the filter now and then, until `stop`."""
@@ -66,7 +47,6 @@ class FilterStats:
         self._timer = call_later(self._pause_s, lambda: deferred_from_coro(self._watch(shared)))
 
     def stop(self) -> None:
-        """Look no more; answers that have not come are not noted."""
         self._is_watching = False
         if self._timer is not None:
             self._timer.cancel()
@@ -74,33 +54,35 @@ class FilterStats:
 
     async def _watch(self, shared: BloomFilter) -> None:
         self._timer = None
-        info = await run_in_thread(partial(_info_of, shared))
-        if not self._is_watching:
-            return
-        if info is not None:
-            self.note(info)
+        await self.look(shared)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        self.watch(shared)
+        if self._is_watching:
+            self.watch(shared)
 
     async def look(self, shared: BloomFilter) -> None:
         """Note the state of the filter, if the server says it. Never raises.
 
         Cost: some round trips in a thread; the server reads the whole filter.
         """
-        info = await run_in_thread(partial(_info_of, shared))
-        if info is not None:
-            self.note(info)
+        try:
+            self.note(await run_in_thread(shared.info))
+        # What becomes of the checks while the server is away is said by them.
+        except Exception as error:  # noqa: BLE001
+            logger.debug("Looking at the filter %r failed: %s", shared.name, error)
 
     def note(self, info: FilterInfo) -> None:
         """Put the state of the filter into the stats; warn if its rate passes the asked one."""
         most = info.up_to or info.capacity
-        self._set(
-            estimated_count=info.estimated_count,
-            capacity_used=info.estimated_count / most,
-            fill_ratio=info.fill_ratio,
-            current_error_rate=info.current_error_rate,
-            memory_bytes=info.memory_bytes,
-        )
+        values = {
+            "estimated_count": info.estimated_count,
+            "capacity_used": info.estimated_count / most,
+            "fill_ratio": info.fill_ratio,
+            "current_error_rate": info.current_error_rate,
+            "memory_bytes": info.memory_bytes,
+        }
+        if self._crawler.stats is not None:
+            for name, value in values.items():
+                self._crawler.stats.set_value(f"bloomlock/{name}", value)
         if info.current_error_rate > info.error_rate and not self._has_warned:
             self._has_warned = True
             logger.warning(
@@ -114,17 +96,3 @@ class FilterStats:
                 f"{info.estimated_count:,}",
                 f"{most:,}",
             )
-
-    def _set(self, **values: float) -> None:
-        if self._crawler.stats is not None:
-            for name, value in values.items():
-                self._crawler.stats.set_value(f"bloomlock/{name}", value)
-
-
-def _info_of(shared: BloomFilter) -> FilterInfo | None:
-    try:
-        return shared.info()
-    # What becomes of the checks while the server is away is said by them.
-    except Exception as error:  # noqa: BLE001
-        logger.debug("Looking at the filter %r failed: %s", shared.name, error)
-        return None

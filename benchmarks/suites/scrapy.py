@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
     from benchmarks.contenders import Entry
 
-_OURS = {"DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter"}
 _ADDON = {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}
-_SCHEDULER = {"SCHEDULER": "scrapy_ext.Scheduler"}
+_ALONE = {
+    "DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter",
+    "SPIDER_MIDDLEWARES": {"scrapy_ext.BatchingMiddleware": 10},
+}
 _SET = {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"}
 _SCRAPY_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True, **_SET}
 _BLOOM = {"DUPEFILTER_CLASS": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter"}
 _JOBDIR = {"JOBDIR": "job"}
-_SOON = {"BLOOMLOCK_LEASE": 5}  # The process that is started again waits for no more.
 
 
 def _entry(name: str, title: str, settings: dict[str, Any], slow: int = 1) -> Entry:
@@ -42,8 +43,7 @@ def _entry(name: str, title: str, settings: dict[str, Any], slow: int = 1) -> En
 RATED = (
     _entry("in-memory", "in memory", {}),
     _entry("addon", "bloomlock, the add-on", _ADDON),
-    _entry("dupefilter", "bloomlock, its filter alone", _OURS),
-    _entry("scheduler", "bloomlock's scheduler", _SCHEDULER),
+    _entry("dupefilter", "bloomlock, its filter alone", _ALONE),
     _entry("scrapy-redis-set", "scrapy-redis's set", _SET, 4),
     _entry("scrapy-redis", "scrapy-redis's scheduler and set", _SCRAPY_REDIS, 4),
     _entry("scrapy-redis-bloomfilter", "scrapy-redis-bloomfilter", _BLOOM, 10),
@@ -51,8 +51,7 @@ RATED = (
 CRASHED = (
     _entry("in-memory", "in memory, Scrapy's filter", {}),
     _entry("jobdir", "JOBDIR, Scrapy's filter", _JOBDIR),
-    _entry("addon", "JOBDIR, bloomlock, the add-on", {**_JOBDIR, **_ADDON}),
-    _entry("scheduler", "bloomlock's scheduler", _SCHEDULER | _SOON),
+    _entry("addon", "bloomlock, the add-on", _ADDON),
     _entry("scrapy-redis", "scrapy-redis", _SCRAPY_REDIS),
 )
 LINKS = Shape(links=185, new=18)
@@ -61,6 +60,7 @@ IN_ORDER = {
     "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue",
     "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue",
     "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue",
+    "BLOOMLOCK_ORDER": "fifo",
 }
 """Settings of a crawl that takes the pages in the order of their numbers."""
 LINKS_MS = (0.0, 0.5, 1.0)
@@ -83,7 +83,7 @@ class _Crawl(Worker):
             "REDIS_URL": url,
             "BLOOMLOCK_URL": url,
             "BLOOMLOCK_NAME": f"{prefix}filter",
-            "BLOOMLOCK_TIMEOUT": 30,  # A slow machine is no outage.
+            "BLOOMLOCK_FILTER": {"timeout": 30},  # A slow machine is no outage.
             "SCHEDULER_DUPEFILTER_KEY": f"{prefix}dupefilter",
             "SCHEDULER_QUEUE_KEY": f"{prefix}requests",
             **entry.options,

@@ -57,14 +57,14 @@ COMMANDS: Places = {
     "claims": ("", "Look after items that were claimed, or failed."),
     "server": ("", "Look at the embedded server, or stop it."),
     "scrapy-import": ("scrapy_import:import_command", "Make a filter of what a crawl has seen."),
+    "failed": ("failed:failed_command", "Look after requests of a crawl that failed."),
     "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
 }
 """Where each command is, and what --help says of it: for that none is imported."""
 
 STATUSES = """\b
 Exit status:
-  0, 1             yes, or all went well; no (`server status`: 3)
-  2                an error: one sentence on standard error
+  0, 1, 2          yes, or all went well; no (`server status`: 3); an error
   75               `lock`, `once`: busy, or lost meanwhile
   126, 127, 128+N  COMMAND cannot be run, is not found, was ended by signal N
 

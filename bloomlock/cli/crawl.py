@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import signal
 import time
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import redis.exceptions
 from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from bloomlock.errors import BloomlockError, ConfigurationError
 
 from .errors import Failure, sentence, warn
 from .options import example, url_option
-from .tables import size_text
+from .tables import print_json, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scrapy_ext.crawl.stats import Progress, Rendering, Report
+    from scrapy_ext.crawl.job import Report
 
 _INTERRUPTED = 130
 _WIDE = 10_000
 """Columns of what is no terminal: nothing is cut there, and no line is broken."""
 _SHOWN = 10
+_SILENT_S = 3.0
+"""Where there is no terminal a line is written this often."""
 
 
 @click.command(
@@ -39,8 +39,8 @@ _SHOWN = 10
     epilog=example("bloomlock crawl https://example.org/ --name example --max-pages 500"),
 )
 @click.argument("source", required=False, metavar="[URL|FOLDER]")
-@click.option("--name", metavar="NAME", help="Go on with this filter and queue, and keep them.")
-@click.option("--restart", is_flag=True, help="Delete the filter and the queue of --name first.")
+@click.option("--name", metavar="NAME", help="Go on with this crawl, if it was stopped.")
+@click.option("--restart", is_flag=True, help="Begin the crawl of --name from the start.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -54,7 +54,9 @@ _SHOWN = 10
     "--error-rate",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     metavar="P",
-    help="Rate of false positives.  [default: 1e-06]",
+    default=1e-6,
+    show_default=True,
+    help="Rate of false positives.",
 )
 @click.option(
     "--max-pages",
@@ -62,7 +64,6 @@ _SHOWN = 10
     metavar="N",
     help="Then stop.  [default: 10000 for a URL]",
 )
-@click.option("--keep/--clear", default=None, help="What to do with filter and queue at the end.")
 @click.option(
     "--robots/--no-robots", default=None, help="Obey robots.txt.  [default: for a URL, yes]"
 )
@@ -79,70 +80,57 @@ _SHOWN = 10
     type=click.FloatRange(min=0),
     metavar="S",
     default=0.0,
-    help="Between two pages.  [default: by answers]",
+    help="Between two pages, of all together.  [default: by answers]",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, 600, min_open=True),
-    metavar="S",
-    default=20.0,
-    show_default=True,
-    help="For one page.",
-)
+@click.option("--watch", is_flag=True, help="Show live figures on a page of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @url_option
 @click.pass_context
-def crawl_command(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
+def crawl_command(context: click.Context, /, *, as_json: bool, watch: bool, **options: Any) -> None:
     """Crawl a site with several Scrapy processes that share one filter and queue.
 
     Without an argument: the documentation of Python's library.
     """
     if options["restart"] and options["name"] is None:
         raise Failure("--restart needs --name: a crawl without a name keeps nothing.")
-    _need_scrapy()
-    with _terminated_like_interrupted():
-        try:
-            report = _run(options)
-        except KeyboardInterrupt:
-            context.exit(_INTERRUPTED)
-        except ConfigurationError as error:
-            raise Failure(sentence(str(error))) from error
-        except (BloomlockError, redis.exceptions.RedisError, OSError, RuntimeError) as error:
-            raise click.ClickException(str(error)) from error
+    if importlib.util.find_spec("scrapy") is None:
+        raise click.ClickException("crawling needs Scrapy: pip install 'bloomlock[scrapy]'")
+    try:
+        with _terminated_like_interrupted():
+            report = _run(options, watch=watch)
+    except KeyboardInterrupt:
+        context.exit(_INTERRUPTED)
+    except ConfigurationError as error:
+        raise Failure(sentence(str(error))) from error
+    except (BloomlockError, redis.exceptions.RedisError, OSError, RuntimeError) as error:
+        raise click.ClickException(str(error)) from error
     if as_json:
-        click.echo(json.dumps({**asdict(report), "ok": report.ok}, indent=2))
+        print_json(report.as_json())
     else:
-        _print(report)
+        console = Console()
+        console = console if console.is_terminal else Console(width=_WIDE)
+        console.print(_table(report))
     for line in (*report.notes, *report.failures):
         warn(line)
-    if report.interrupted:
-        context.exit(_INTERRUPTED)
-    context.exit(0 if report.ok else 1)
+    context.exit(_INTERRUPTED if report.interrupted else not report.ok)
 
 
-def _need_scrapy() -> None:
-    """Say in one sentence what to install where Scrapy is missing."""
-    if not all(importlib.util.find_spec(name) for name in ("scrapy", "scrapy_redis")):
-        raise click.ClickException(
-            "crawling needs Scrapy and scrapy-redis: pip install 'bloomlock[scrapy]'"
-        )
-
-
-def _run(options: dict[str, Any]) -> Report:
-    """Run the job, with a live line on standard error where that is a terminal."""
-    # PLC0415: these import Scrapy, which may be missing and takes its time.
+def _run(options: dict[str, Any], *, watch: bool) -> Report:
+    # PLC0415: these import Scrapy, which takes its time.
     from scrapy_ext.crawl.job import JobOptions, run  # noqa: PLC0415
+    from scrapy_ext.crawl.watch import served  # noqa: PLC0415
 
-    with _live(Console(stderr=True)) as show:
-        return run(JobOptions(**options), show)
+    with served() if watch else nullcontext() as page, _shown(Console(stderr=True)) as shown:
+        show, on_render = shown
+        if page is not None:
+            click.echo(f"live figures: {page.url}", err=True)
 
+        def show_all(report: Report) -> None:
+            if page is not None:
+                page.report = report
+            show(report)
 
-def _print(report: Report) -> None:
-    """Print the table to standard output."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDE)
-    console.print(_table(report))
+        return run(JobOptions(**options), show_all, on_render)
 
 
 @contextmanager
@@ -160,111 +148,82 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def _live(console: Console) -> Iterator[Callable[[Progress | Rendering], None]]:
-    """Show a line that says how far the job is, where the console is a terminal.
-
-    Elsewhere only what takes long before the crawl begins is announced, in a line of text.
-    """
-    from scrapy_ext.crawl.stats import Rendering  # noqa: PLC0415 - as above
-
+def _shown(
+    console: Console,
+) -> Iterator[tuple[Callable[[Report], None], Callable[[int, int], None]]]:
+    """Show how far the job is: a line for each process; a line of text now and then elsewhere."""
     if not console.is_terminal:
-        yield _announce(console)
+        said_at = 0.0
+
+        def say(text: str) -> None:
+            nonlocal said_at
+            if time.monotonic() - said_at >= _SILENT_S:
+                said_at = time.monotonic()
+                console.file.write(f"{text}\n")
+                console.file.flush()
+
+        yield lambda report: say(_line(report)), lambda done, total: say(_rendering(done, total))
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TimeElapsedColumn(),
+    with Live(console=console, transient=True, refresh_per_second=5) as live:
+
+        def show(report: Report) -> None:
+            rows = Table.grid(padding=(0, 2))
+            for worker in report.workers:
+                state = worker.last if worker.is_running else "has ended"
+                pages = f"{worker.pages:,} pages"
+                row = (f"process {worker.process.pid}", pages, f"{worker.links:,} links", state)
+                rows.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+            rows.add_row(Text("all", style="bold"), Text(_line(report), style="bold"))
+            live.update(rows)
+
+        yield show, lambda done, total: live.update(_rendering(done, total))
+
+
+def _rendering(done: int, total: int) -> str:
+    return f"rendering the documentation of this Python, once: {done:,} of {total:,} pages"
+
+
+def _line(report: Report) -> str:
+    pages, seconds = len(report.fetched), max(report.seconds, 0.1)
+    waiting = report.state.waiting if report.state else 0
+    return (
+        f"{pages:,} pages ({pages / seconds:.0f}/s), {waiting:,} wait, {report.links:,} links, "
+        f"{report.duplicates:,} duplicates"
     )
-    started = time.monotonic()
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def show(progress: Progress | Rendering) -> None:
-            if isinstance(progress, Rendering):
-                bar.update(
-                    task,
-                    description=f"rendering {progress.total:,} pages of documentation",
-                    completed=progress.done,
-                    total=progress.total,
-                )
-                return
-            rate = progress.pages / max(time.monotonic() - started, 0.1)
-            text = (
-                f"{progress.pages:,} pages ({rate:.0f}/s) · {progress.queued:,} queued · "
-                f"{progress.links:,} links, {progress.duplicates:,} duplicates · "
-                f"{progress.workers} workers"
-            )
-            bar.update(task, description=text, total=None)
-
-        yield show
-
-
-def _announce(console: Console) -> Callable[[Progress | Rendering], None]:
-    from scrapy_ext.crawl.stats import Rendering  # noqa: PLC0415 - as above
-
-    announced = False
-
-    def show(progress: Progress | Rendering) -> None:
-        nonlocal announced
-        if isinstance(progress, Rendering) and not announced:
-            announced = True
-            console.file.write(
-                f"rendering {progress.total} pages of documentation, once for this Python; it "
-                "takes about half a minute\n"
-            )
-            console.file.flush()
-
-    return show
 
 
 def _table(report: Report) -> Table:
     """Return the table that ends a job."""
-    rows = Table(title=f"Crawl of {report.title}", show_header=False, title_justify="left")
-    rows.add_column()
-    rows.add_column(justify="right")
-    rows.add_column(style="dim", overflow="fold")
+    table = Table(title=f"Crawl of {report.title}", show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim", overflow="fold")
     for row in _rows(report):
-        rows.add_row(*row)
-    return rows
+        table.add_row(*row)
+    return table
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str]]:
-    seconds = max(report.seconds, 1e-3)
+    seconds, pages = max(report.seconds, 1e-3), len(report.fetched)
     share = report.duplicates / report.links if report.links else 0.0
-    processes = f"by {report.workers} {'process' if report.workers == 1 else 'processes'}"
-    yield "pages fetched", f"{report.pages:,}", f"{processes} in {seconds:.1f} s"
-    yield "links checked", f"{report.links:,}", f"{report.distinct:,} different"
+    processes = "1 process" if len(report.workers) == 1 else f"{len(report.workers)} processes"
+    yield "pages fetched", f"{pages:,}", f"by {processes} in {seconds:.1f} s"
+    yield "links checked", f"{report.links:,}", f"{len(report.found):,} different"
     yield "duplicates filtered", f"{report.duplicates:,}", f"{share:.1%} of the links"
     yield "pages fetched twice", f"{len(report.twice):,}", _urls(report.twice)
-    yield "pages missed", f"{len(report.missed):,}", _missed(report)
-    if report.refused:
-        yield "pages refused", f"{len(report.refused):,}", _reasons(report.refused)
-    if report.failed:
-        yield "pages failed", f"{len(report.failed):,}", _reasons(report.failed)
-    if report.put_back:
-        yield "pages put back", f"{len(report.put_back):,}", "in flight when a worker died"
-    if report.taken_over:
-        yield "pages taken over", f"{report.taken_over:,}", "left by an earlier crawl"
+    if report.missed is not None:
+        explained = f"; the error rate explains {report.tolerated}" if report.tolerated else ""
+        text = _urls(report.missed) or f"links found and never fetched{explained}"
+        yield "pages missed", f"{len(report.missed):,}", text
+    for name, reasons in (("refused", report.refused), ("failed", report.failed)):
+        if reasons:
+            yield f"pages {name}", f"{len(reasons):,}", _reasons(reasons)
     if report.queued:
         yield "pages left in the queue", f"{report.queued:,}", "stopped before the end"
-    if report.earlier:
-        yield "links seen earlier", f"{report.earlier:,}", f"by crawls with {report.filter_name!r}"
-    rate = f"{report.pages / seconds:,.0f} pages/s"
-    yield "rate", rate, f"{report.links / seconds:,.0f} links/s"
-    room = f"room for {report.filter_capacity:,} at {report.filter_error_rate:g}"
-    yield "memory of the filter", _size(report.filter_bytes), room
-    exact = f"the same {report.distinct:,} fingerprints"
+    yield "rate", f"{pages / seconds:,.0f} pages/s", f"{report.links / seconds:,.0f} links/s"
+    yield "memory of the filter", _size(report.filter_bytes), ""
+    exact = f"the same {len(report.found):,} fingerprints"
     yield "memory of an exact set", _size(report.set_bytes), exact
-
-
-def _missed(report: Report) -> str:
-    if not report.missed:
-        explained = f"; the error rate explains {report.tolerated}" if report.tolerated else ""
-        return f"links found and never fetched{explained}"
-    return f"{report.lost} lost, {len(report.missed) - report.lost} taken for seen; " + _urls(
-        report.missed
-    )
 
 
 def _urls(urls: list[str]) -> str:

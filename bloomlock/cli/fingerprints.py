@@ -61,7 +61,7 @@ class RedisSet:
         self._key = os.fsencode(key)
         self._raw = raw
         with explained(address):
-            self._client = _connect(address.url)
+            self._client = connect(address.url)
             kind = cast("bytes", self._client.type(self._key)).decode()
         if kind == "none":
             raise Failure(f"there is no file and no key {key!r} at {hide_secret(address.url)}")
@@ -95,7 +95,8 @@ class RedisSet:
             ) from None
 
 
-def _connect(url: str) -> redis.Redis | redis.RedisCluster:
+def connect(url: str) -> redis.Redis | redis.RedisCluster:
+    """Return a client of a server, or of its cluster."""
     client = redis.Redis.from_url(url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS)
     try:
         is_cluster = bool(client.info("cluster").get("cluster_enabled"))

@@ -1,80 +1,206 @@
-"""The main job: start the workers, watch them, stop them, add up what they wrote down."""
+"""A job of `bloomlock crawl`: start the workers, add up what they tell, stop them."""
 
 from __future__ import annotations
 
+import json
+import math
+import secrets
+import subprocess
+import sys
 import tempfile
+import threading
 import time
-import uuid
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import redis.exceptions
-from scrapy import Request
-from scrapy.utils.request import fingerprint
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from bloomlock import BloomFilter
-from bloomlock.catalog import delete_filter
-from bloomlock.errors import ConfigurationError, FilterNotFoundError
-from scrapy_ext.crawl.frontier import Frontier, QueueState
+from bloomlock import plan
+from bloomlock.server import explained, find_address
 from scrapy_ext.crawl.site import Target, open_target
-from scrapy_ext.crawl.spider import CrawlConfig
-from scrapy_ext.crawl.stats import (
-    CrawlStats,
-    JournalReader,
-    Progress,
-    Rendering,
-    Report,
-    tolerated,
-)
-from scrapy_ext.crawl.workers import Workers, forget, forget_old, is_dead, new_workers
+from scrapy_ext.crawl_state import CrawlRecord, Figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LOOK_SECONDS = 0.1
+LOOK_S = 0.2
+FILL_S = 2.0
+LAST_PAGES_S = 30.0
+"""A worker that is stopped gets this long for the pages it has in flight."""
+MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What the user asked for; None means the default of the target. The command's help has each.
-
-    `source` None is the pydoc pages, `name` None a filter of this run's own. `restart` deletes the
-    filter and the queue of that name first. After `stall_timeout` seconds without news from any
-    worker the job is given up.
-    """
+    """The options of the command; None: what suits the site."""
 
     source: str | None = None
     workers: int = 4
     name: str | None = None
-    capacity: int | None = None
-    error_rate: float | None = None
-    url: str | None = field(default=None, repr=False)  # it may hold a password
     restart: bool = False
+    capacity: int | None = None
+    error_rate: float = 1e-6
+    url: str | None = field(default=None, repr=False)  # it may hold a password
     max_pages: int | None = None
-    keep: bool | None = None
     robots: bool | None = None
     concurrency: int = 8
     delay: float = 0.0
-    timeout: float = 20.0
-    stall_timeout: float = 120.0
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker process and what it has told.
+
+    Attributes:
+        is_open: Whether it has joined the crawl.
+        last: URL of the last one.
+        reason: Why its spider closed.
+    """
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    is_open: bool = False
+    pages: int = 0
+    links: int = 0
+    duplicates: int = 0
+    last: str = ""
+    reason: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def failure(self) -> str:
+        """A sentence about how it ended, empty if in order."""
+        code = self.process.poll()
+        if code is None or (code == 0 and self.reason in {"finished", "shutdown"}):
+            return ""
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        lines = self.log.read_text("utf-8", errors="replace").splitlines()
+        errors = [line for line in lines if "] CRITICAL: " in line or "] ERROR: " in line]
+        why = self.reason or ("" if code < 0 else "".join(errors[:1])[-300:])
+        return f"process {self.process.pid} {how}" + (f": {why}" if why else "")
+
+
+@dataclass(slots=True)
+class Report:
+    """What a job did; it grows while the job runs.
+
+    Attributes:
+        found: Every link that a page had: its URL, by its fingerprint.
+        fetched: How often each page was fetched, by its fingerprint.
+        refused: Why the site, or its robots.txt, does not give a page, by its URL.
+        failed: The same of pages that the network failed for.
+        missed: URLs of links that were found and never fetched; None: not known, as the crawl was
+            stopped early or went on with an earlier one.
+        tolerated: How many of these the error rate explains.
+        queued: Pages that wait, or are being fetched.
+        fill: Part of the filter's bits that are set; None: not known.
+        filter_bytes: Memory of the filter; None: not known.
+        set_bytes: Memory of an exact set of the same fingerprints.
+        failures: A sentence for each thing that went wrong.
+        notes: A sentence for each thing that is no failure.
+    """
+
+    title: str
+    workers: list[Worker] = field(default_factory=list)
+    found: dict[str, str] = field(default_factory=dict)
+    fetched: Counter[str] = field(default_factory=Counter)
+    refused: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    missed: list[str] | None = None
+    tolerated: int = 0
+    queued: int = 0
+    seconds: float = 0.0
+    state: Figures | None = None
+    fill: float | None = None
+    filter_bytes: int | None = None
+    set_bytes: int | None = None
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def links(self) -> int:
+        return sum(worker.links for worker in self.workers)
+
+    @property
+    def duplicates(self) -> int:
+        return sum(worker.duplicates for worker in self.workers)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the crawl came to its end."""
+        return any(worker.reason == "finished" for worker in self.workers)
+
+    @property
+    def twice(self) -> list[str]:
+        return [self.found.get(key, key) for key, times in self.fetched.items() if times > 1]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing fetched twice but for a death, nothing missed beyond the rate, no failure."""
+        is_once = not self.twice or bool(self.notes)
+        return is_once and len(self.missed or ()) <= self.tolerated and not self.failures
+
+    def add(self, worker: Worker, told: dict[str, Any]) -> None:
+        """Add a line that a worker wrote."""
+        with self._lock:
+            self._add(worker, told)
+
+    def _add(self, worker: Worker, told: dict[str, Any]) -> None:
+        worker.links, worker.duplicates = told["links"], told["duplicates"]
+        self.filter_bytes = told["filter_bytes"] or self.filter_bytes
+        match told["kind"]:
+            case "page":
+                worker.pages, worker.last = worker.pages + 1, told["url"]
+                self.found.setdefault(told["key"], told["url"])
+                self.found.update(told["found"])
+                self.fetched[told["key"]] += 1
+            case "opened":
+                worker.is_open = True
+            case "closed":
+                worker.reason = told["reason"]
+            case kind:
+                self.found.setdefault(told["key"], told["url"])
+                (self.refused if kind == "refused" else self.failed)[told["url"]] = told["why"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        plain = ("title", "refused", "failed", "missed", "tolerated", "queued", "seconds")
+        more = ("filter_bytes", "set_bytes", "failures", "notes", "interrupted", "twice", "ok")
+        counted = {"links": self.links, "duplicates": self.duplicates, "distinct": len(self.found)}
+        told = {name: getattr(self, name) for name in (*plain, *more)}
+        return {"pages": len(self.fetched), "workers": len(self.workers), **counted, **told}
 
 
 def run(
-    options: JobOptions, on_progress: Callable[[Progress | Rendering], None] | None = None
+    options: JobOptions,
+    show: Callable[[Report], None],
+    on_render: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Report:
-    """Crawl a site with several processes that share one filter and one queue.
+    """Crawl a site with several processes; `show` gets the report as it grows.
 
-    Blocks until every page is fetched, the page limit is reached, the workers have failed, or
-    the user interrupts; in each case all processes have ended on return, and the keys the job
-    made are deleted unless they are to be kept.
+    Blocks until the crawl has ended, the page limit is reached, no worker is left, or Ctrl-C. All
+    processes have ended on return. A crawl without a name leaves nothing on the server.
     """
-    show = on_progress or (lambda _: None)
-    with (
-        Frontier.connect(options.url) as frontier,
-        open_target(options.source, lambda done, total: show(Rendering(done, total))) as target,
-    ):
-        return _Job(options, target, frontier, show).run()
+    address = find_address(options.url, name="url")
+    with explained(address):
+        client = redis.Redis.from_url(
+            address.url, socket_timeout=5, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0)
+        )
+        client.ping()
+    with client, open_target(options.source, on_render) as target:
+        # It refuses what no filter can be made for.
+        plan(options.capacity or target.capacity, options.error_rate)
+        return _Job(options, target, client, address.url, show).run()
 
 
 class _Job:
@@ -84,253 +210,180 @@ class _Job:
         self,
         options: JobOptions,
         target: Target,
-        frontier: Frontier,
-        on_progress: Callable[[Progress], None],
+        client: redis.Redis,
+        url: str,
+        show: Callable[[Report], None],
     ) -> None:
         self._options = options
         self._target = target
-        self._frontier = frontier
-        self._on_progress = on_progress
-        self._stats = CrawlStats()
-        self._report = Report(target.title, options.workers)
-        self._name = options.name or f"crawl:{uuid.uuid4().hex[:12]}"
-        self._names = new_workers(options.workers)
-        self._dead: set[str] = set()
-        self._is_shared = False
-        self._keep = options.keep if options.keep is not None else options.name is not None
+        self._client = client
+        self._show = show
+        self._name = options.name or f"crawl-{secrets.token_hex(6)}"
+        self._record = CrawlRecord(client, self._name)
+        self._report = Report(target.title)
+        self._settings = {
+            "START_URL": target.start,
+            "TOKEN": target.token,
+            "BLOOMLOCK_URL": url,
+            "BLOOMLOCK_NAME": self._name.replace("%", "%%"),
+            "BLOOMLOCK_CAPACITY": options.capacity or target.capacity,
+            "BLOOMLOCK_ERROR_RATE": options.error_rate,
+            "ROBOTSTXT_OBEY": target.is_remote if options.robots is None else options.robots,
+            "CONCURRENT_REQUESTS": options.concurrency,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": options.concurrency,
+            "DOWNLOAD_DELAY": options.delay,
+            "AUTOTHROTTLE_ENABLED": target.is_remote,
+        }
 
     def run(self) -> Report:
         """Crawl, then add up."""
-        forget_old()
-        self._frontier.open_queue(self._name)
-        if self._options.restart:
-            self._delete_earlier()
-        shared = self._filter()
-        try:
-            fresh = shared.count() == 0
-            before = self._frontier.state()
-            self._report.taken_over = before.waiting + before.taken
-            self._crawl(shared)
-            self._put_back_all(shared)
-            self._add_up(shared, fresh=fresh)
-        finally:
-            self._clean_up(shared)
-        return self._report
-
-    def _delete_earlier(self) -> None:
-        """Delete the filter and the queue of the name, unless a crawl uses them."""
-        if not all(is_dead(worker) for worker in self._frontier.state().workers):
-            raise ConfigurationError(
-                f"--restart deletes nothing of {self._name!r}: workers of a crawl of this name run "
-                "(or ran on another machine less than a minute ago)"
-            )
-        delete_filter(self._name, client=self._frontier.client)
-        self._frontier.delete_queue()
-
-    def _put_back(self, shared: BloomFilter, state: QueueState, running: list[int]) -> bool:
-        """Put back what workers had that are known to be dead; return whether one was.
-
-        A last step of a dead worker may reach the server later than this, so it is done each time
-        that one is in the queue.
-        """
-        own = {name: number for number, name in enumerate(self._names)}
-        others = [worker for worker in state.workers if worker not in own]
-        dead = [worker for worker in others if is_dead(worker)]
-        self._is_shared = self._is_shared or len(dead) < len(others)
-        fallen = [name for name in own if name in state.workers and own[name] not in running]
-        self._frontier.release(shared, dead)
-        self._stats.put_back.update(self._frontier.release(shared, fallen))
-        self._dead.update(dead)
-        return bool(dead or fallen)
-
-    def _put_back_all(self, shared: BloomFilter) -> None:
-        """Put back what workers had that had to be killed at the end."""
-        try:
-            self._frontier.release(shared, self._names)
-        except redis.exceptions.RedisError as error:
-            # The next job finds the files of dead workers.
-            self._server_failed(error)
-        else:
-            forget([*self._names, *self._dead])
-
-    def _clean_up(self, shared: BloomFilter) -> None:
-        """Delete the keys of this run; a server that is gone by now is part of the report."""
-        if self._keep:
-            return
-        try:
-            self._frontier.delete_queue()
-            shared.delete()
-        except redis.exceptions.RedisError as error:
-            self._server_failed(error)
-
-    def _server_failed(self, error: redis.exceptions.RedisError) -> None:
-        sentence = f"the Redis server failed: {error}"
-        if sentence not in self._report.failures:
-            self._report.failures.append(sentence)
-
-    def _filter(self) -> BloomFilter:
-        """Attach to the filter of that name, or make one."""
-        options, client = self._options, self._frontier.client
-        if options.name is not None and options.capacity is None and options.error_rate is None:
-            try:
-                return BloomFilter.open(self._name, client=client)
-            except FilterNotFoundError:
-                pass
-        return BloomFilter(
-            self._name,
-            self._target.capacity if options.capacity is None else options.capacity,
-            1e-6 if options.error_rate is None else options.error_rate,
-            client=client,
-        )
-
-    def _config(self, shared: BloomFilter) -> CrawlConfig:
-        options, target = self._options, self._target
-        return CrawlConfig(
-            start=target.start,
-            token=target.token,
-            redis=self._frontier.url,
-            filter_name=self._name,
-            capacity=shared.capacity,
-            error_rate=shared.error_rate,
-            queue=self._frontier.queue,
-            workers=self._names,
-            robots=target.remote if options.robots is None else options.robots,
-            concurrency=options.concurrency,
-            delay=options.delay,
-            throttle=target.remote,
-            timeout=options.timeout,
-        )
-
-    def _crawl(self, shared: BloomFilter) -> None:
-        """Run the workers to the end, and read all they wrote."""
-        config = self._config(shared)
-        with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
-            config.save(Path(folder, "config.json"))
-            started = time.monotonic()
-            workers = Workers(Path(folder), self._options.workers, config.last_pages)
-            reader = JournalReader(workers.journals)
-            is_whole = False
-            with workers:
-                try:
-                    is_whole = self._watch(shared, workers, reader)
-                except KeyboardInterrupt:
-                    self._report.interrupted = True
-                except redis.exceptions.RedisError as error:
-                    self._server_failed(error)
-                self._report.seconds = time.monotonic() - started
-                if not self._report.failures:
-                    self._stop(workers)
-                workers.kill()
-            if self._report.interrupted:
-                # Ctrl-C can strike between reading a line and adding it.
-                self._stats = CrawlStats(put_back=self._stats.put_back)
-                reader = JournalReader(workers.journals)
-            reader.read_into(self._stats)
-            # The others did what one that died left undone.
-            ended = workers.failures()
-            if is_whole and not self._report.failures:
-                self._report.notes += ended
-            else:
-                self._report.failures += ended
-
-    def _stop(self, workers: Workers) -> None:
-        """Let the workers finish their pages; Ctrl-C (again) ends them at once."""
-        try:
-            workers.stop()
-        except KeyboardInterrupt:
-            self._report.interrupted = True
-            workers.kill()
-
-    def _watch(self, shared: BloomFilter, workers: Workers, reader: JournalReader) -> bool:
-        """Return when the crawl is over or cannot go on; whether all was done that was asked."""
-        limit = self._options.max_pages
-        limit = self._target.max_pages if limit is None else limit
-        last_news_at = time.monotonic()
-        while True:
-            # In this order: a worker that has ended has written all it will, and what a worker has
-            # written of its first page is in the queue.
-            running = workers.running()
-            if reader.read_into(self._stats):
-                last_news_at = time.monotonic()
-            state = self._frontier.state()
-            is_changed = self._put_back(shared, state, running)
-            self._on_progress(self._progress(workers, state.waiting, len(running)))
-            if limit and len(self._stats.fetched) >= limit:
-                return True
-            links = self._stats.links
-            has_begun = all(map(links.get, running)) if running else any(links.values())
-            if has_begun and not (is_changed or state.waiting or state.taken):
-                return True
-            if not (running or is_changed):
-                return False
-            if time.monotonic() - last_news_at > self._options.stall_timeout:
-                seconds = f"{self._options.stall_timeout:g} s"
-                self._report.failures.append(f"no worker has made progress for {seconds}; given up")
-                return False
-            time.sleep(_LOOK_SECONDS)
-
-    def _progress(self, workers: Workers, queued: int, running: int) -> Progress:
-        stats = self._stats
-        links, duplicates = sum(stats.links.values()), sum(stats.duplicates.values())
-        return Progress(len(stats.fetched), links, duplicates, queued, running, workers.pids)
-
-    def _look_at_start(self) -> None:
-        """Report a start page that is not available, if no page is."""
-        start, stats = self._target.start, self._stats
-        key = fingerprint(Request(start)).hex()
-        why = stats.failed.get(key) or stats.refused.get(key)
-        if why and not stats.fetched:
-            self._report.failures.append(f"the start page {start} could not be fetched: {why}")
-
-    def _add_up(self, shared: BloomFilter, *, fresh: bool) -> None:
-        """Fill in the report."""
-        stats, report = self._stats, self._report
-        report.pages = len(stats.fetched)
-        report.links = sum(stats.links.values())
-        report.duplicates = sum(stats.duplicates.values())
-        report.distinct = len(stats.found)
-        report.twice = sorted(stats.twice())
-        report.refused = {stats.found.get(key, key): why for key, why in stats.refused.items()}
-        report.failed = {stats.found.get(key, key): why for key, why in stats.failed.items()}
-        report.filter_name = self._name
-        report.filter_capacity = shared.capacity
-        report.filter_error_rate = shared.error_rate
-        report.tolerated = tolerated(len(stats.found), shared.error_rate)
-        queued: set[str] = set()
-        try:
-            queued = self._frontier.queued_fingerprints()
-            report.filter_bytes = shared.info().memory_bytes or None
-            report.set_bytes = self._frontier.memory_of_exact_set(list(stats.found))
-        except redis.exceptions.RedisError as error:
-            self._server_failed(error)
-        lost, never_new = stats.lost(queued), stats.never_new(queued)
-        missed = lost | never_new if fresh else lost
-        if self._is_shared:
-            missed = lost = set()
-        report.queued = len(queued)
-        self._look_at_start()
-        report.missed = sorted(stats.found[key] for key in missed)
-        report.lost = len(lost)
-        report.earlier = 0 if fresh else len(never_new)
-        report.put_back = sorted(stats.found.get(key, key) for key in stats.put_back)
-        self._add_notes(fresh=fresh)
-
-    def _add_notes(self, *, fresh: bool) -> None:
-        """Say what is no failure and should be known."""
         report = self._report
-        if report.put_back:
-            some = "page was" if len(report.put_back) == 1 else "pages were"
-            report.notes.append(
-                f"{len(report.put_back)} {some} in flight when a worker died, and went back into "
-                "the queue"
-            )
-        if self._is_shared:
-            report.notes.append(
-                f"another crawl with {self._name!r} ran at the same time (or died on another "
-                "machine): its pages are not in these figures, and none is reported as missed"
-            )
-        elif not (fresh or report.pages or report.queued or report.failures or report.interrupted):
-            report.notes.append(
-                f"nothing is left of the crawl {self._name!r}: it has met all links it found; "
-                "--restart begins anew"
-            )
+        try:
+            before = self._record.figures().state
+            is_whole = self._options.restart or before in {"", "ended"}
+            with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
+                self._crawl(Path(folder))
+            self._add_up(is_whole=is_whole)
+            if self._options.name is None:
+                self._record.delete()
+        except redis.exceptions.RedisError as error:
+            report.failures.append(f"the server failed: {error}")
+        return report
+
+    def _crawl(self, folder: Path) -> None:
+        """Run the workers to the end."""
+        report = self._report
+        readers: list[threading.Thread] = []
+        started = time.monotonic()
+        try:
+            for number in range(self._options.workers):
+                # With --restart the first one begins the crawl anew, and the others join it.
+                self._settings["BLOOMLOCK_RESUME"] = not self._options.restart or number > 0
+                worker = _start(folder / f"{number}.log", self._settings)
+                report.workers.append(worker)
+                readers.append(threading.Thread(target=_read, args=(report, worker), daemon=True))
+                readers[-1].start()
+                if self._options.restart and number == 0:
+                    _await_open([worker])
+            threading.Thread(target=_release, args=(report.workers,), daemon=True).start()
+            self._watch(started)
+        except KeyboardInterrupt:
+            report.interrupted = True
+        finally:
+            _stop(report)
+            for reader in readers:
+                reader.join(timeout=LAST_PAGES_S)
+            report.seconds = time.monotonic() - started
+            ended = [worker.failure for worker in report.workers if worker.failure]
+            # What one left that died, the others have done.
+            if not report.interrupted:
+                (report.notes if report.is_done else report.failures).extend(ended)
+
+    def _watch(self, started: float) -> None:
+        """Show how far the crawl is until no worker runs, or there are pages enough."""
+        report, limit = self._report, self._options.max_pages
+        limit = self._target.max_pages if limit is None else limit
+        filled_at = started
+        while any(worker.is_running for worker in report.workers):
+            report.seconds = time.monotonic() - started
+            report.state = self._record.figures()
+            if time.monotonic() - filled_at > FILL_S:
+                report.fill, filled_at = self._record.fill(), time.monotonic()
+            self._show(report)
+            if limit and len(report.fetched) >= limit:
+                break
+            time.sleep(LOOK_S)
+
+    def _add_up(self, *, is_whole: bool) -> None:
+        """Fill in what is known at the end."""
+        report, start = self._report, self._target.start
+        if not report.is_done:
+            state = self._record.figures()
+            report.queued = state.waiting + state.taken
+        elif is_whole:
+            gone = {*report.refused, *report.failed}
+            left = [url for key, url in report.found.items() if key not in report.fetched]
+            report.missed = sorted(url for url in left if url not in gone)
+            # The mean and four standard deviations of the false positives.
+            mean = len(report.found) * self._options.error_rate
+            report.tolerated = math.floor(mean + 4 * math.sqrt(mean))
+        why = {**report.refused, **report.failed}.get(start)
+        if why and not report.fetched:
+            report.failures.append(f"the start page {start} could not be fetched: {why}")
+        report.set_bytes = _exact_bytes(self._client, list(report.found))
+
+
+def _start(log: Path, settings: dict[str, Any]) -> Worker:
+    with log.open("wb") as errors:
+        # S603: this very interpreter and a module of ours. In a session of its own: Ctrl-C reaches
+        # the job alone.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scrapy_ext.crawl.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+    worker = Worker(process, log)
+    with suppress(OSError):
+        _send(worker, json.dumps(settings).encode() + b"\n")
+    return worker
+
+
+def _read(report: Report, worker: Worker) -> None:
+    """Add what a worker writes, to its end; one that was killed may leave half a line."""
+    for line in worker.process.stdout or ():
+        if line.endswith(b"\n"):
+            report.add(worker, json.loads(line))
+
+
+def _await_open(workers: list[Worker]) -> None:
+    """Wait until all workers have joined the crawl, or ended."""
+    while any(worker.is_running and not worker.is_open for worker in workers):
+        time.sleep(LOOK_S)
+
+
+def _release(workers: list[Worker]) -> None:
+    """Tell the workers when all have joined; those that end sooner do not hear it."""
+    _await_open(workers)
+    for worker in workers:
+        with suppress(OSError, ValueError):
+            _send(worker, b".")
+
+
+def _send(worker: Worker, data: bytes) -> None:
+    if worker.process.stdin is not None:
+        worker.process.stdin.write(data)
+        worker.process.stdin.flush()
+
+
+def _stop(report: Report) -> None:
+    """Let the workers finish the pages they have in flight; Ctrl-C (again) ends them at once."""
+    deadline = time.monotonic() + LAST_PAGES_S
+    try:
+        for worker in report.workers:
+            with suppress(OSError):
+                if worker.process.stdin is not None:
+                    worker.process.stdin.close()
+        for worker in report.workers:
+            worker.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    except (KeyboardInterrupt, subprocess.TimeoutExpired) as error:
+        report.interrupted |= isinstance(error, KeyboardInterrupt)
+    finally:
+        for worker in report.workers:
+            worker.process.kill()
+            worker.process.wait()
+
+
+def _exact_bytes(client: redis.Redis, fingerprints: list[str]) -> int | None:
+    """Return the bytes of a set of fingerprints as scrapy-redis makes it; None: not known."""
+    key = f"bloomlock-crawl-{secrets.token_hex(6)}"
+    try:
+        for first in range(0, len(fingerprints), MOST_KEYS):
+            client.sadd(key, *fingerprints[first : first + MOST_KEYS])
+        size = client.memory_usage(key, samples=0)
+    except redis.exceptions.ResponseError:
+        return None
+    finally:
+        client.delete(key)
+    return None if size is None else int(str(size))

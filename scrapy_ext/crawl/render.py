@@ -48,8 +48,7 @@ def pydoc_site(
 ) -> Path:
     """Return the folder of rendered pages, rendering it first where the cache has none.
 
-    It shows other packages, where they are named. Two processes that render at the same time do the
-    work twice and keep one result.
+    Two processes that render at the same time do the work twice and keep one result.
     """
     version = f"{platform.python_implementation()}-{platform.python_version()}-v{_FORMAT}"
     version = "-".join((version, *packages))
@@ -72,7 +71,6 @@ def pydoc_site(
 
 
 def module_names(listed: Sequence[str] = ()) -> list[str]:
-    """Return the listed modules, by default the harmless ones, and those inside their packages."""
     names = []
     for top in listed or sorted(_harmless()):
         try:
@@ -90,7 +88,6 @@ def _harmless() -> set[str]:
 
 
 def _inside(package: str, where: list[str]) -> list[str]:
-    """Return the modules of a package and of its packages, found without importing any."""
     names = []
     for found in pkgutil.iter_modules(where):
         if found.name in ("__main__", "test", "tests"):
@@ -103,7 +100,6 @@ def _inside(package: str, where: list[str]) -> list[str]:
 
 
 def _render_all(folder: Path, names: list[str], on_render: Callable[[int, int], None]) -> None:
-    """Render every module into the folder, in as many processes as there are processors."""
     share = min(os.cpu_count() or 1, 8)
     environment = {"HOME": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the children
@@ -160,7 +156,6 @@ def _finish(folder: Path) -> None:
 
 
 def _render(folder: Path, names: list[str]) -> None:
-    """Render some modules; one that this platform cannot import is left out."""
     for name in names:
         try:
             module = importlib.import_module(name)

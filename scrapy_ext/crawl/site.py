@@ -13,7 +13,7 @@ from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bloomlock.errors import ConfigurationError
@@ -22,9 +22,6 @@ from scrapy_ext.crawl.render import pydoc_site
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_CAPACITY_OF_A_SITE = 100_000
-_PAGES_OF_A_SITE = 10_000
-_SMALLEST = 1_000
 TOKEN_HEADER = "X-Bloomlock-Token"  # noqa: S105 - the header's name, not a secret
 
 
@@ -35,8 +32,8 @@ class Target:
     Attributes:
         title: What to call it.
         start: Address of its first page.
-        remote: Whether it is served elsewhere: then robots.txt counts and each worker slows
-            down with the site.
+        is_remote: Whether another server has it: then robots.txt counts, and workers slow down
+            with it.
         capacity: Distinct links to reckon with.
         max_pages: Where to stop by default; None: at the end.
         token: What the job's own server wants to see.
@@ -44,22 +41,20 @@ class Target:
 
     title: str
     start: str
-    remote: bool
-    capacity: int
+    is_remote: bool = False
+    capacity: int = 100_000
     max_pages: int | None = None
     token: str = ""
 
 
 @contextmanager
-def open_target(
-    source: str | None, on_render: Callable[[int, int], None] = lambda _done, _total: None
-) -> Iterator[Target]:
+def open_target(source: str | None, on_render: Callable[[int, int], None]) -> Iterator[Target]:
     """Serve a folder of HTML, the pydoc pages (None), or take the URL of a site elsewhere."""
     parts = urlsplit(source or "")
     if source is not None and parts.scheme in {"http", "https"}:
         if not parts.hostname:
             raise ConfigurationError(f"SOURCE is {source!r}; a URL needs a host.")
-        yield Target(source, source, True, _CAPACITY_OF_A_SITE, _PAGES_OF_A_SITE)
+        yield Target(source, source, is_remote=True, max_pages=10_000)
         return
     folder = pydoc_site(on_render) if source is None else Path(source)
     if not folder.is_dir():
@@ -68,50 +63,33 @@ def open_target(
         )
     files = sum(1 for path in folder.rglob("*") if path.is_file())
     title = "the standard library's documentation" if source is None else str(folder)
-    with FolderServer(folder) as server:
-        capacity = max(_SMALLEST, 2 * files)
-        yield Target(title, server.url, False, capacity, token=server.token)
+    with _served(folder) as (start, token):
+        yield Target(title, start, capacity=max(1000, 2 * files), token=token)
 
 
-class FolderServer:
-    """Serves the files of a folder on 127.0.0.1 to clients that know the token.
+@contextmanager
+def _served(folder: Path) -> Iterator[tuple[str, str]]:
+    """Serve the files of a folder on 127.0.0.1; yield the address and the token.
 
     A loopback port is open to every user of the machine, the folder may not be: a request
-    without the token is answered 403.
+    without the token is answered 403. The port follows from the folder's path, so that a crawl
+    that goes on finds its pages; where it is taken, any free one will do.
     """
-
-    def __init__(self, folder: Path) -> None:
-        """Take a port; requests are answered from `__enter__` on.
-
-        The port follows from the folder's path, so that a folder keeps its address and a named
-        filter knows its pages again; where it is taken, any free one will do.
-        """
-        self.token = secrets.token_urlsafe(16)
-        handler = partial(_Handler, token=self.token, directory=str(folder))
-        try:
-            self._server = _Server(("127.0.0.1", _usual_port(folder)), handler)
-        except OSError:
-            self._server = _Server(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        """Address of the start page."""
-        return f"http://127.0.0.1:{self._server.server_port}/"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5)
-
-
-def _usual_port(folder: Path) -> int:
-    """Return a port outside of the range systems take outgoing ports from."""
-    return 20_000 + zlib.crc32(os.fsencode(folder.resolve())) % 10_000
+    token = secrets.token_urlsafe(16)
+    handler = partial(_Handler, token=token, directory=str(folder))
+    usual = 20_000 + zlib.crc32(os.fsencode(folder.resolve())) % 10_000
+    try:
+        server = _Server(("127.0.0.1", usual), handler)
+    except OSError:
+        server = _Server(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", token
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)
 
 
 class _Server(ThreadingHTTPServer):
@@ -120,7 +98,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that hangs up is no news here."""
+        pass  # a client that hangs up is no news here
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -134,7 +112,6 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*args, directory=directory)
 
     def send_head(self) -> Any:
-        """Answer 403 to a request without the token."""
         if hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self._token.encode()):
             return super().send_head()
         self.send_error(HTTPStatus.FORBIDDEN)
@@ -142,4 +119,4 @@ class _Handler(SimpleHTTPRequestHandler):
 
     # A002: the parameter's name is that of the base class.
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing: the job reports what was fetched."""
+        pass

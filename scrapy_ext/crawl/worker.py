@@ -1,157 +1,195 @@
-"""A worker process of a job.
+"""A worker of `bloomlock crawl`: a Scrapy process with the add-on, as any project has.
 
-It is `python -m scrapy_ext.crawl.worker CONFIG JOURNAL NUMBER`, a Scrapy process like any other. It
-runs until its standard input ends: the job closes it to stop the worker, and it closes when the
-job is killed. Then the worker finishes the pages it has in flight.
+From standard input it reads its settings, one JSON line, then a byte when all workers have joined.
+It stops in order when that ends, as it does when the job is killed. To standard output it writes
+what it did, a JSON line for each page.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import io
+import json
 import os
-import select
+import signal
 import sys
 import threading
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urljoin, urlsplit
 
+from scrapy import Request, Spider, signals
 from scrapy.crawler import CrawlerProcess
-from scrapy.utils.asyncio import call_later
-from scrapy.utils.defer import deferred_from_coro
-from scrapy_redis.queue import FifoQueue
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import HtmlResponse
+from w3lib.html import get_base_url
 
-from bloomlock.errors import BloomlockError
-from scrapy_ext.crawl import frontier
 from scrapy_ext.crawl.site import TOKEN_HEADER
-from scrapy_ext.crawl.spider import CrawlConfig, SiteSpider
-from scrapy_ext.crawl.stats import Journal
-from scrapy_ext.crawl.workers import hold
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
     from twisted.python.failure import Failure
 
-_STOPPED = "stopped"
+PORTS = {"http": 80, "https": 443}
+FIRST_REDIRECT, FIRST_REFUSAL = 300, 400
+LOOK_S = 0.1
+HAVE_JOINED = threading.Event()
+SETTINGS: dict[str, Any] = {
+    "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
+    "BLOOMLOCK_ORDER": "fifo",
+    "BLOOMLOCK_ON_OUTAGE": "close",
+    "USER_AGENT": f"bloomlock/{version('bloomlock')}",
+    "AUTOTHROTTLE_START_DELAY": 0.5,
+    "AUTOTHROTTLE_MAX_DELAY": 10.0,
+    "DOWNLOAD_TIMEOUT": 20.0,
+    "DOWNLOAD_MAXSIZE": 32 << 20,
+    # Each of these would fetch a page under another URL than that of the link.
+    "REDIRECT_ENABLED": False,
+    "METAREFRESH_ENABLED": False,
+    "HTTPERROR_ALLOW_ALL": True,
+    "COOKIES_ENABLED": False,
+    "TELNETCONSOLE_ENABLED": False,
+    "LOG_LEVEL": "INFO",
+}
 
 
-def scrapy_settings(config: CrawlConfig, log: Path) -> dict[str, Any]:
-    """Return the settings of a worker: our scheduler, in the order in which pages were found."""
-    headers = {TOKEN_HEADER: config.token} if config.token else {}
-    return {
-        "BLOOMLOCK_URL": config.redis,
-        "BLOOMLOCK_NAME": config.filter_name.replace("%", "%%"),
-        "BLOOMLOCK_CAPACITY": config.capacity,
-        "BLOOMLOCK_ERROR_RATE": config.error_rate,
-        # The reactor does not wait for it.
-        "BLOOMLOCK_TIMEOUT": 5.0,
-        "SCHEDULER": frontier.CrawlScheduler,
-        "SCHEDULER_QUEUE_CLASS": FifoQueue,
-        "SCHEDULER_QUEUE_KEY": config.queue.replace("%", "%%"),
-        # Unlike pickle it cannot be executed.
-        "SCHEDULER_SERIALIZER": frontier.__name__,
-        "USER_AGENT": f"bloomlock/{version('bloomlock')}",
-        "DEFAULT_REQUEST_HEADERS": {"Accept": "text/html,*/*;q=0.5", **headers},
-        "ROBOTSTXT_OBEY": config.robots,
-        "CONCURRENT_REQUESTS": config.concurrency,
-        "CONCURRENT_REQUESTS_PER_DOMAIN": config.concurrency,
-        "DOWNLOAD_DELAY": config.delay,
-        "AUTOTHROTTLE_ENABLED": config.throttle,
-        "AUTOTHROTTLE_START_DELAY": 0.5,
-        "AUTOTHROTTLE_MAX_DELAY": 10.0,
-        "DOWNLOAD_TIMEOUT": config.timeout,
-        "DOWNLOAD_MAXSIZE": 32 << 20,
-        "RETRY_TIMES": 2,
-        # Each of these would take a URL out of sight of the journal.
-        "REDIRECT_ENABLED": False,
-        "METAREFRESH_ENABLED": False,
-        "HTTPERROR_ALLOW_ALL": True,
-        "URLLENGTH_LIMIT": 0,
-        "COOKIES_ENABLED": False,
-        "TELNETCONSOLE_ENABLED": False,
-        "LOG_LEVEL": "INFO",
-        "LOG_FILE": str(log),
-    }
+class SiteSpider(Spider):
+    """Follows every link to the host that it starts on, and tells what it meets."""
+
+    name = "site"
+
+    def __init__(self, start_url: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.start_url = start_url
+        self._links = 0
+        self._met: set[str] = set()
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self._opened, signal=signals.spider_opened)
+        crawler.signals.connect(self._closed, signal=signals.spider_closed)
+        return self
+
+    async def start(self) -> AsyncIterator[Request]:
+        self._links += 1
+        yield self._request(self.start_url)
+        # Until all have joined it the crawl does not end: one that is late would begin another.
+        while not HAVE_JOINED.is_set():  # noqa: ASYNC110 - a thread sets it
+            await asyncio.sleep(LOOK_S)
+
+    def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:
+        """Tell of the page and all its links, then offer these to the filter.
+
+        A link that is lost after that is missed in the report.
+        """
+        del kwargs
+        target = self._redirect_of(response)
+        if response.status >= FIRST_REFUSAL:
+            self._tell("refused", response.request, why=f"status {response.status}")
+        elif target is not None and not self._is_here(target):
+            self._tell("refused", response.request, why=f"redirects to {target}")
+        else:
+            urls = [target] if target is not None else self._links_of(response)
+            requests = [self._request(url) for url in urls]
+            self._links += len(requests)
+            found = {self._key(request): request.url for request in requests}
+            fresh = {key: url for key, url in found.items() if key not in self._met}
+            self._met.update(fresh)
+            self._tell("page", response.request, found=fresh)
+            yield from requests
+
+    def failed(self, failure: Failure) -> None:
+        request: Request = failure.request  # type: ignore[attr-defined] # set by Scrapy
+        kind = "refused" if isinstance(failure.value, IgnoreRequest) else "failed"
+        self._tell(kind, request, why=failure.getErrorMessage())
+
+    def _opened(self) -> None:
+        self._tell("opened", None)
+
+    def _closed(self, reason: str) -> None:
+        self._tell("closed", None, reason=reason)
+
+    def _tell(self, kind: str, request: Request | None, **fields: Any) -> None:
+        """Write a line, in one write: a worker that is killed leaves whole ones."""
+        if request is not None:
+            fields |= {"key": self._key(request), "url": request.url}
+        stats = self.crawler.stats
+        if stats is not None:
+            fields["duplicates"] = stats.get_value("dupefilter/filtered", 0)
+            fields["filter_bytes"] = stats.get_value("bloomlock/memory_bytes")
+        line = json.dumps({"kind": kind, "links": self._links, **fields})
+        os.write(1, line.encode() + b"\n")
+
+    def _request(self, url: str) -> Request:
+        return Request(url, callback=self.parse, errback=self.failed)
+
+    def _key(self, request: Request) -> str:
+        return self.crawler.request_fingerprinter.fingerprint(request).hex()
+
+    def _links_of(self, response: Response) -> Iterator[str]:
+        """Yield the target of every link of a page that leads to the same site, repeats too."""
+        if isinstance(response, HtmlResponse):
+            base = get_base_url(response.text[:4096], response.url, response.encoding)
+            for link in response.xpath("//a/@href | //area/@href | //iframe/@src").getall():
+                url = _join(base, link.strip())
+                if link.strip() and self._is_here(url):
+                    yield url
+
+    def _redirect_of(self, response: Response) -> str | None:
+        target = response.headers.get("Location")
+        if target is None or not FIRST_REDIRECT <= response.status < FIRST_REFUSAL:
+            return None
+        return _join(response.url, target.decode("latin-1").strip())
+
+    def _is_here(self, url: str) -> bool:
+        try:
+            return urlsplit(url).scheme in PORTS and _site(url) == _site(self.start_url)
+        except ValueError:
+            return False
 
 
-def main(arguments: list[str]) -> int:
+def _join(base: str, link: str) -> str:
+    """Return the address of a link, or an empty string if it is none."""
+    try:
+        return urljoin(base, link)
+    except ValueError:
+        return ""
+
+
+def _site(url: str) -> tuple[str | None, int]:
+    """Return host and port; http and https count as one. ValueError if it is no URL."""
+    parts = urlsplit(url)
+    port = parts.port or PORTS.get(parts.scheme, 0)
+    return parts.hostname, 0 if port in PORTS.values() else port
+
+
+def main() -> int:
     """Run one worker to its end; return its exit status."""
-    journal_path = Path(arguments[1])
-    config = CrawlConfig.load(Path(arguments[0]))
-    hold(config.workers[int(arguments[2])])
-    process = CrawlerProcess(scrapy_settings(config, journal_path.with_suffix(".log")))
-    crawler = process.create_crawler(SiteSpider)
-    journal = Journal(journal_path)
-    errors: list[BaseException] = []
-    crawling = process.crawl(
-        crawler,
-        config=config,
-        journal=journal,
-        worker=int(arguments[2]),
-        is_stopped=_is_stopped,
-    )
-
-    def note(failure: Failure) -> None:
-        if failure.value is not None:
-            errors.append(_root(failure.value))
-
-    crawling.addErrback(note)
-    end = threading.Thread(target=_await_end, args=(crawler, config.last_pages), daemon=True)
-    end.start()
+    given = json.loads(io.FileIO(0, closefd=False).readline())
+    if token := given.pop("TOKEN", ""):
+        given["DEFAULT_REQUEST_HEADERS"] = {TOKEN_HEADER: token}
+    start_url = given.pop("START_URL")
+    process = CrawlerProcess({**SETTINGS, **given})
+    process.crawl(SiteSpider, start_url=start_url)
+    threading.Thread(target=_hear, daemon=True).start()
+    # What is imported stays, so a search for garbage among it is a fifth of a short crawl.
+    gc.freeze()
     process.start()
-    journal.count()
-    reason = crawler.stats.get_value("finish_reason")
-    if process.bootstrap_failed or reason != _STOPPED:
-        causes = [f"{type(error).__name__}: {error}" for error in errors]
-        why = next(iter(causes), None) or reason or "it did not start"
-        sys.stderr.write(f"the spider ended by itself: {why}\n")
-        return 1
-    return 0
+    return int(process.bootstrap_failed)
 
 
-def _root(error: BaseException) -> BaseException:
-    """Return what an error began with, or the last one of ours on the way from there.
-
-    Scrapy fails again when it closes an engine that has not started.
-    """
-    while not isinstance(error, BloomlockError):
-        earlier = error.__cause__ or error.__context__
-        if earlier is None:
-            break
-        error = earlier
-    return error
-
-
-def _is_stopped() -> bool:
-    """Return whether standard input has ended; nothing is ever written to it."""
-    return bool(select.select([0], [], [], 0)[0])
-
-
-def _await_end(crawler: Crawler, last_pages: float) -> None:
-    """Wait in a thread for the end of standard input, then stop the spider, at last by force."""
-    from twisted.internet import reactor  # noqa: PLC0415 - Scrapy has to install it first
-
+def _hear() -> None:
+    """Hear in a thread that all have joined; stop in order when standard input ends."""
     # Not through sys.stdin, whose lock this thread would hold when the interpreter ends: it aborts.
     while os.read(0, 1):
-        pass
-    reactor.callFromThread(_stop, crawler)
-    threading.Event().wait(last_pages)
-    os._exit(3)
-
-
-def _stop(crawler: Crawler) -> None:
-    """Close the spider; where it is not open yet, as soon as it is."""
-    try:
-        opened = crawler.engine.spider is not None
-    except RuntimeError:
-        opened = False
-    if opened:
-        deferred_from_coro(crawler.engine.close_spider_async(reason=_STOPPED))
-    else:
-        call_later(0.1, _stop, crawler)
+        HAVE_JOINED.set()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    # What is imported stays, so a search for garbage among it is a fifth of a short crawl.
-    gc.freeze()
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -6,6 +6,7 @@ import hashlib
 import random
 
 import pytest
+from asked_filter import crawler_of
 from proxy import Proxy
 from scrapy import Request, Spider
 from scrapy.dupefilters import RFPDupeFilter
@@ -33,15 +34,9 @@ def settings_of(done) -> dict[str, object]:
     return {name: value for name, value in names.items() if name.isupper()}
 
 
-class AnySpider(Spider):
-    name = "any"
-
-
 def crawl_sees(valkey: str, settings: dict[str, object], requests: list[Request]) -> list[bool]:
     """What the duplicates filter of a crawl with these settings says of requests."""
-    given = {"BLOOMLOCK_URL": valkey, "BLOOMLOCK_TIMEOUT": 60, **settings}
-    crawler = get_crawler(AnySpider, given)
-    crawler.crawling = True
+    crawler = crawler_of(BLOOMLOCK_URL=valkey, **settings)
     dupefilter = BloomDupeFilter.from_crawler(crawler)
     dupefilter.open()
     seen = [dupefilter.request_seen(request) for request in requests]
@@ -66,11 +61,11 @@ def filled(valkey, name, r):
 
 def test_a_crawl_goes_on_with_the_set_of_scrapy_redis(run, valkey, r, filled):
     key, requests = filled
-    done = run("scrapy-import", key)
+    done = run("scrapy-import", "--alone", key)
     assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
     assert done.stderr.startswith(b"bloomlock: 301 fingerprints read from the set '")
     settings = settings_of(done)
-    assert settings["BLOOMLOCK_NAME"] == key
+    assert settings["BLOOMLOCK_NAME"] == key.removesuffix(":dupefilter")
     new = pages(100, first=5000)
     assert crawl_sees(valkey, settings, requests + new) == [True] * 301 + [False] * 101
     assert r.scard(key) == 301
@@ -90,7 +85,7 @@ def test_a_visited_page_shows_the_fingerprinter(
 ):
     requests = [Request(f"https://shop.example/?a=1&b={number}") for number in range(50)]
     r.sadd(f"{name}:old", *map(earlier, requests))
-    done = run("scrapy-import", f"{name}:old", name, "--visited", visited)
+    done = run("scrapy-import", "--alone", f"{name}:old", name, "--visited", visited)
     assert done.returncode == status
     assert (b"no fingerprint of" in done.stderr) == bool(status)
     settings = settings_of(done)
@@ -107,7 +102,7 @@ def test_a_crawl_goes_on_with_the_file_of_scrapy(run, valkey, name, tmp_path):
     dupefilter.close("")
     visited = ("--visited", requests[7].url)
     for source in (tmp_path, tmp_path / "requests.seen"):
-        done = run("scrapy-import", str(source), name, *visited)
+        done = run("scrapy-import", "--alone", str(source), name, *visited)
         assert done.returncode == 0
         assert b"501 fingerprints read" in done.stderr
     settings = settings_of(done)
@@ -170,11 +165,11 @@ def test_a_crawl_that_runs_meanwhile(run, valkey, r, filled):
         return "pass"
 
     with Proxy(valkey, judge) as proxy:
-        done = run("scrapy-import", key, "--from", proxy.url)
+        done = run("scrapy-import", "--alone", key, "--from", proxy.url)
     assert done.returncode == 0
     members = [bytes.fromhex(member.decode()) for member in r.smembers(key)]
     assert len(members) == 12_301
-    with BloomFilter.open(key, client=r) as bloom:
+    with BloomFilter.open(key.removesuffix(":dupefilter"), client=r) as bloom:
         assert all(bloom.exists_many(members))
     assert all(crawl_sees(valkey, settings_of(done), requests[:50]))
 
@@ -193,7 +188,7 @@ def test_what_comes_after_the_first_reading_is_found_by_the_verification(run, va
         return "pass"
 
     with Proxy(valkey, judge) as proxy:
-        done = run("scrapy-import", key, "--from", proxy.url)
+        done = run("scrapy-import", "--alone", key, "--from", proxy.url)
     assert done.returncode == 0
     assert b"51 of them came meanwhile" in done.stderr
     assert all(crawl_sees(valkey, settings_of(done), late))
@@ -206,12 +201,13 @@ def test_a_server_that_is_gone(run, valkey, filled):
         return "before" if command in ("SET", "BITFIELD", "EVALSHA") else "pass"
 
     with Proxy(valkey) as proxy:
-        assert run("filter", "create", key, "--url", proxy.url).returncode == 0
+        name = key.removesuffix(":dupefilter")
+        assert run("filter", "create", name, "--url", proxy.url).returncode == 0
         proxy.judge = judge
-        done = run("scrapy-import", key, "--url", proxy.url, "--from", valkey)
+        done = run("scrapy-import", "--alone", key, "--url", proxy.url, "--from", valkey)
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
     assert done.stderr.endswith(f"; {AGAIN}\n".encode())
-    again = run("scrapy-import", key)
+    again = run("scrapy-import", "--alone", key)
     assert all(crawl_sees(valkey, settings_of(again), requests))
 
 
@@ -219,10 +215,10 @@ def test_members_that_are_fingerprints_themselves(run, valkey, name, r):
     key, requests = f"{name}:raw", pages(20)
     crawler = get_crawler(Spider, {})
     r.sadd(key, *map(crawler.request_fingerprinter.fingerprint, requests))
-    done = run("scrapy-import", key)
+    done = run("scrapy-import", "--alone", key)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
     assert b"give --raw" in done.stderr
-    done = run("scrapy-import", key, "--raw", "--visited", requests[3].url)
+    done = run("scrapy-import", "--alone", key, "--raw", "--visited", requests[3].url)
     assert done.returncode == 0
     assert all(crawl_sees(valkey, settings_of(done), requests))
 

@@ -2,76 +2,136 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy_redis.scheduler
 from crawling import ADDON
 from scrapy import Spider
-from scrapy.core.scheduler import Scheduler as LocalScheduler
 from scrapy.crawler import Crawler
-from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
+from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.misc import load_object
 
-from scrapy_ext import BloomDupeFilter, Scheduler
-from scrapy_ext.middleware import BatchingMiddleware
+from scrapy_ext import BatchingMiddleware, BloomDupeFilter, DownloadMiddleware, Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import redis
+    from crawling import Runner, Site
 
-THEIRS = "scrapy.dupefilters.BaseDupeFilter"
-PATH = "scrapy_ext.middleware.BatchingMiddleware"
-SCRAPY_REDIS = {
-    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-}
+PATH = "scrapy_ext.BatchingMiddleware"
+SCRAPY_REDIS = "scrapy_redis.scheduler.Scheduler"
 
 
 class OwnScheduler(scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]
     """A project's own kind of the scheduler of scrapy-redis."""
 
 
-class OwnFilter(BloomDupeFilter):
-    """A project's own kind of our filter."""
-
-
-def spider_of(settings: Mapping[str, Any]) -> type[Spider]:
-    return type("Own", (Spider,), {"custom_settings": dict(settings)})
-
-
 @pytest.mark.parametrize("is_of_spider", [False, True], ids=["project", "spider"])
 @pytest.mark.parametrize(
     ("given", "dupefilter", "scheduler", "place"),
     [
-        ({}, BloomDupeFilter, LocalScheduler, 10),
-        ({"SPIDER_MIDDLEWARES": {PATH: 7}}, BloomDupeFilter, LocalScheduler, 7),
-        ({"SPIDER_MIDDLEWARES": {PATH: None}}, BloomDupeFilter, LocalScheduler, None),
-        ({"DUPEFILTER_CLASS": OwnFilter}, OwnFilter, LocalScheduler, 10),
-        ({"DUPEFILTER_CLASS": THEIRS}, BaseDupeFilter, LocalScheduler, "none"),
+        ({}, RFPDupeFilter, Scheduler, 10),
+        ({"SPIDER_MIDDLEWARES": {PATH: 7}}, RFPDupeFilter, Scheduler, 7),
+        ({"SPIDER_MIDDLEWARES": {PATH: None}}, RFPDupeFilter, Scheduler, None),
+        ({"SCHEDULER": "scrapy_ext.Scheduler"}, RFPDupeFilter, Scheduler, 10),
+        ({"SCHEDULER": SCRAPY_REDIS}, RFPDupeFilter, Scheduler, 10),
         ({"SCHEDULER": OwnScheduler}, BloomDupeFilter, OwnScheduler, 10),
-        # Ours takes the place of that of scrapy-redis, and needs nothing else.
-        ({"SCHEDULER": SCRAPY_REDIS["SCHEDULER"]}, RFPDupeFilter, Scheduler, "none"),
-        ({"SCHEDULER": "scrapy_ext.Scheduler"}, RFPDupeFilter, Scheduler, "none"),
-        (SCRAPY_REDIS, None, Scheduler, "none"),
     ],
 )
 def test_what_is_set_by_whom(
     given: dict[str, Any],
-    dupefilter: type | None,
+    dupefilter: type,
     scheduler: type,
     place: Any,
     is_of_spider: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # (get_crawler of Scrapy 2.14 asks for a reactor that is installed.)
-    spider, project = (spider_of(given), {}) if is_of_spider else (Spider, given)
+    spider, project = Spider, given
+    if is_of_spider:
+        spider, project = type("Own", (Spider,), {"custom_settings": given}), {}
     crawler = Crawler(spider, {**ADDON, **project})
     crawler.addons.load_settings(crawler.settings)
     found = crawler.settings
-    assert dupefilter is None or load_object(found["DUPEFILTER_CLASS"]) is dupefilter
+    assert load_object(found["DUPEFILTER_CLASS"]) is dupefilter
     assert load_object(found["SCHEDULER"]) is scheduler
     middlewares = {load_object(key): at for key, at in found.getdict("SPIDER_MIDDLEWARES").items()}
-    assert middlewares == ({} if place == "none" else {BatchingMiddleware: place})
-    warned = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    wins = f"sets DUPEFILTER_CLASS to {THEIRS}, which wins over the add-on"
-    assert [wins in message for message in warned] == [True] * (dupefilter is BaseDupeFilter)
+    assert middlewares == {BatchingMiddleware: place}
+    middlewares = found.getdict("DOWNLOADER_MIDDLEWARES")
+    assert {load_object(key): at for key, at in middlewares.items()} == {DownloadMiddleware: 10}
+    assert ("which wins over the add-on" in caplog.text) is (scheduler is OwnScheduler)
+
+
+def bloomlock(*words: str) -> str:
+    """Run a command and return what it writes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bloomlock.cli", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("queue", ["PriorityQueue", "LifoQueue"])
+def test_the_queue_of_scrapy_redis_is_gone_on_with(
+    queue: str, crawls: Runner, site: Site, r: redis.Redis
+) -> None:
+    site.links = lambda page: [page + 1, page + 2] if page < 20 else []
+    settings: dict[str, Any] = {"SCHEDULER": SCRAPY_REDIS, "SCHEDULER_PERSIST": True}
+    settings["DUPEFILTER_CLASS"] = "scrapy_redis.dupefilter.RFPDupeFilter"
+    settings["SCHEDULER_QUEUE_CLASS"] = f"scrapy_redis.queue.{queue}"
+    # Its own filter: what it has queued is not queued again.
+    first = crawls.run(settings, CLOSESPIDER_PAGECOUNT=3, CONCURRENT_REQUESTS=1)
+    assert r.exists("spider:requests")
+    if queue == "LifoQueue":
+        r.rpush("spider:requests", b"?")
+    second = crawls.run(ADDON | settings, BLOOMLOCK_ORDER="lifo")
+    assert second.lines("were moved from the queue 'spider:requests' of scrapy-redis")
+    assert second.reason == "finished"
+    assert {*first.fetched, *second.fetched} == {f"/{page}" for page in range(22)}
+    assert not r.exists("spider:requests")
+    assert second.own("failed") == (queue == "LifoQueue")
+    own = {**settings, "SCHEDULER_QUEUE_CLASS": "__main__.PickyQueue"}
+    r.rpush("spider:requests", b"?")
+    (line,) = crawls.run(ADDON | own).lines("[bloomlock.scrapy] CRITICAL")
+    assert "only those of scrapy-redis can be moved" in line
+
+
+def test_from_scrapy_redis_and_back(
+    crawls: Runner, site: Site, valkey: str, r: redis.Redis
+) -> None:
+    site.links = lambda page: [page + 1, page + 2] if page < 20 else []
+    theirs: dict[str, Any] = {"SCHEDULER": SCRAPY_REDIS, "SCHEDULER_PERSIST": True}
+    theirs["DUPEFILTER_CLASS"] = "scrapy_redis.dupefilter.RFPDupeFilter"
+    stop: dict[str, Any] = {"CLOSESPIDER_PAGECOUNT": 5, "CONCURRENT_REQUESTS": 1}
+    first = crawls.run(theirs, **stop)
+    told = bloomlock("scrapy-import", "spider:dupefilter", "--url", valkey)
+    assert 'BLOOMLOCK_NAME = "spider"' in told
+    ours = {**ADDON, "REQUEST_FINGERPRINTER_CLASS": "scrapy_ext.ScrapyRedisFingerprinter"}
+    ours |= {"BLOOMLOCK_CAPACITY": 1_000_000}
+    second = crawls.run(ours, **stop)
+    assert second.lines("Goes on with the crawl 'spider'")
+    undone = bloomlock("scrapy-import", "--undo", "spider:requests", "--url", valkey)
+    assert undone == f"{r.zcard('spider:requests')} requests moved to spider:requests\n"
+    third = crawls.run(theirs)
+    assert third.reason == "finished"
+    # Its set has not heard of what was found in between.
+    fetched = {*first.fetched, *second.fetched, *third.fetched}
+    assert fetched == {f"/{page}" for page in range(22)}
+    assert not first.pages & second.pages - Counter(["/0"])
+
+
+def test_failed_requests_by_the_command_line(crawls: Runner, site: Site, valkey: str) -> None:
+    site.answer = lambda path: [503 if path == "/3" else 200]
+    assert crawls.run(RETRY_ENABLED=False).own("failed") == 1
+    failed = ["failed", "spider", "--url", valkey]
+    shown = bloomlock(*failed)
+    assert f"{site.url}/3" in shown
+    assert "status 503" in shown
+    assert json.loads(bloomlock(*failed, "--json"))[0]["url"] == f"{site.url}/3"
+    assert bloomlock(*failed, "--retry") == "1 put back\n"
+    site.answer = None
+    assert crawls.run().fetched == ["/3"]
+    assert bloomlock(*failed) == ""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +22,6 @@ import pytest
 from click.testing import CliRunner
 from crawling import PATIENCE
 
-from bloomlock import BloomFilter
 from bloomlock.cli.crawl import crawl_command
 from bloomlock.server import PrivateServer
 
@@ -87,39 +91,39 @@ def test_every_page_once_and_none_missed(
     crawl: Callable[..., Done], folder: Path, r: redis.Redis
 ) -> None:
     code, report, log = crawl(folder, "--workers", 2)
-    assert (code, log) == (0, "")
+    assert code == 0, log
     assert report["pages"] == PAGES + 1
     # Each of the two workers offers the first page as well.
     assert report["links"] == (PAGES + 1) * LINKS + 2
     assert report["distinct"] == PAGES + 2
     assert report["duplicates"] == report["links"] - report["distinct"]
-    assert report["twice"] == report["missed"] == report["failures"] == []
+    assert report["twice"] == report["missed"] == report["failures"] == report["notes"] == []
     assert [url.rpartition("/")[2] for url in report["refused"]] == ["gone.html"]
-    assert report["lost"] == report["queued"] == report["earlier"] == 0
+    assert report["queued"] == 0
     assert 0 < report["filter_bytes"] < 8000
     assert report["set_bytes"] > 26 * 40
     assert r.keys() == []
+    # Something is said all the time, and nothing that is no progress.
+    assert all("pages (" in line for line in log.splitlines())
 
 
-def test_a_named_crawl_goes_on_until_nothing_is_left(
-    crawl: Callable[..., Done], folder: Path, r: redis.Redis
+def test_a_named_crawl_goes_on_where_it_was_stopped(
+    crawl: Callable[..., Done], folder: Path
 ) -> None:
     words = (folder, "--workers", 1, "--name", "docs")
     first = crawl(*words, "--max-pages", 5, "--concurrency", 1)
     assert 5 <= first.pages < PAGES
     assert first.code == 0
+    assert first.report["queued"] > 0
+    assert first.report["missed"] is None
     second = crawl(*words)
-    assert (second.code, first.pages + second.pages) == (0, PAGES + 1)
-    assert second.report["earlier"] == first.pages
-    assert second.report["taken_over"] == first.report["queued"] > 0
+    assert (second.code, first.pages + second.pages) == (0, PAGES + 1), second.log
     assert second.report["queued"] == 0
-    with BloomFilter.open("docs", client=r) as shared:
-        assert shared.count() == PAGES + 2
-    third = crawl(*words)
-    assert (third.code, third.pages) == (0, 0)
-    assert "nothing is left of the crawl 'docs'" in third.log
+    # It came to its end, so that is a new crawl.
+    third = crawl(*words, "--max-pages", 5, "--concurrency", 1)
+    assert third.pages >= 5
     anew = crawl(*words, "--restart")
-    assert (anew.code, anew.pages, anew.report["earlier"]) == (0, PAGES + 1, 0)
+    assert (anew.code, anew.pages, anew.report["missed"]) == (0, PAGES + 1, [])
 
 
 def test_a_crawl_whose_worker_was_killed_goes_on(crawl: Callable[..., Done], site: Site) -> None:
@@ -139,7 +143,6 @@ def test_a_crawl_whose_worker_was_killed_goes_on(crawl: Callable[..., Done], sit
     site.on_request = None
     second = crawl(*words)
     assert second.code == 0, second.log
-    assert second.report["twice"] == second.report["missed"] == second.report["failures"] == []
     assert {*site.requested} == {f"/{page}" for page in range(PAGES)}
     assert len(site.requested) - PAGES <= 2
 
@@ -160,7 +163,8 @@ def test_terminated_it_says_what_there_is(site: Site, valkey: str, r: redis.Redi
     report = json.loads(out)
     assert report["interrupted"]
     assert report["pages"] >= 1
-    assert report["missed"] == report["twice"] == report["failures"] == []
+    assert report["missed"] is None
+    assert report["twice"] == report["failures"] == []
 
 
 def test_a_server_that_dies_ends_the_crawl(crawl: Callable[..., Done], site: Site) -> None:
@@ -169,7 +173,64 @@ def test_a_server_that_dies_ends_the_crawl(crawl: Callable[..., Done], site: Sit
         words = ("--url", server.url, "--workers", 1, "--no-robots")
         done = crawl(f"{site.url}/0", *words)
     assert done.code == 1
-    assert "the Redis server failed" in done.log
+    assert "the server failed" in done.log
+
+
+def test_the_live_page_shows_the_figures_in_a_browser(
+    site: Site, valkey: str, r: redis.Redis, tmp_path: Path
+) -> None:
+    """Until the browser has drawn it the crawl does not go on."""
+    del r
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI installs chromium")
+        pytest.skip("needs chromium")
+    drawn = threading.Event()
+    site.links = lambda page: [1, 2, 3, 4, 5, 6, 7] if page == 0 else [0, 1]
+    site.on_request = lambda count: count < 5 or drawn.wait(PATIENCE)
+    words = [sys.executable, "-m", "bloomlock.cli", "crawl", f"{site.url}/0", "--url", valkey]
+    more = ["--workers", "2", "--no-robots", "--concurrency", "1", "--watch"]
+    with subprocess.Popen([*words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+        assert job.stderr
+        page = job.stderr.readline().decode().removeprefix("live figures: ").strip()
+        threading.Thread(target=job.stderr.read, daemon=True).start()
+        try:
+            while len(site.requested) < 5 and job.poll() is None:
+                drawn.wait(0.01)
+            for host, status in ((None, 200), ("evil.example", 403)):
+                request = urllib.request.Request(f"{page}figures")  # noqa: S310 - loopback
+                if host:
+                    request.add_header("Host", host)
+                with contextlib.closing(opened(request)) as answer:
+                    assert answer.status == status
+            options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000"]
+            seen = subprocess.run(
+                [browser, *options, f"--user-data-dir={tmp_path}", "--dump-dom", page],
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=True,
+            ).stdout
+        finally:
+            drawn.set()
+        out, _ = job.communicate(timeout=PATIENCE)
+    assert job.returncode == 0, out
+    shown = dict(re.findall(r'<dd id="([a-z]+)">([^<]*)</dd>', seen))
+    assert shown["state"] == "running"
+    assert int(shown["pages"]) >= 1
+    assert int(shown["links"]) >= 7
+    assert f'<h1 id="title">Crawl of {site.url}/0</h1>' in seen
+    assert re.search(r"<td>127\.0\.0\.1</td><td class=\"number\">[1-7]</td>", seen)
+    assert len(re.findall(r"<td>process [0-9]+</td>", seen)) == 2
+    assert seen.count('points="0') >= 1 or 'points="' in seen
+
+
+def opened(request: urllib.request.Request) -> Any:
+    try:
+        return urllib.request.urlopen(request, timeout=PATIENCE)  # noqa: S310 - loopback
+    except urllib.error.HTTPError as refused:
+        return refused
 
 
 class Elsewhere(SimpleHTTPRequestHandler):
@@ -219,7 +280,7 @@ def test_without_an_argument_it_crawls_the_documentation(
     monkeypatch.setattr("scrapy_ext.crawl.render._harmless", lambda: {"abc", "array"})
     done = crawl("--workers", 1)
     assert (done.code, done.pages) == (0, 3), done.log
-    assert done.log.startswith("rendering 2 pages of documentation, once for this Python")
+    assert done.log.startswith("rendering the documentation of this Python, once: ")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scrapy_ext.crawl.render import module_names, pydoc_site
-from scrapy_ext.crawl.site import TOKEN_HEADER, FolderServer
-from scrapy_ext.crawl.spider import same_site
+from scrapy_ext.crawl.site import TOKEN_HEADER, open_target
+from scrapy_ext.crawl.worker import _site
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_same_site(first: str, second: str, same: bool) -> None:
-    assert same_site(first, second) is same
+    assert (_site(first) == _site(second)) is same
 
 
 @pytest.mark.thorough
@@ -59,12 +59,12 @@ def test_the_listed_modules_are_harmless() -> None:
 
 def test_the_folder_is_for_those_who_know_the_token(tmp_path: Path) -> None:
     tmp_path.joinpath("index.html").write_text("hello")
-    with FolderServer(tmp_path) as server:
-        request = urllib.request.Request(server.url)  # noqa: S310 - our own loopback URL
+    with open_target(str(tmp_path), lambda *_: None) as target:
+        request = urllib.request.Request(target.start)  # noqa: S310 - our own loopback URL
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=10)  # noqa: S310 - as above
         assert refused.value.code == 403
         refused.value.close()
-        request.add_header(TOKEN_HEADER, server.token)
+        request.add_header(TOKEN_HEADER, target.token)
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
             assert answer.read() == b"hello"

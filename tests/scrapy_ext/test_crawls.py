@@ -1,206 +1,282 @@
-"""A crawl with our filter or our scheduler does what it does with Scrapy's own filter.
-
-The same pages, items, order and stats; what may notice a duplicate in the engine gets each.
-"""
+"""Crawls by the add-on: what a user of Scrapy expects of one after the other, and of several."""
 
 from __future__ import annotations
 
+import random
+import signal
+import threading
 from collections import Counter
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crawling import ADDON, FILTER, OURS, PLAIN, RECORDS, SCRAPY_REDIS, SET_UPS, Forks, Runner, Site
-from scrapy import Request
-from scrapy.utils.request import fingerprint
+from crawling import ADDON, PATIENCE, PLAIN
+from proxy import Proxy, deliver
+from servers import wait_until
 
-from bloomlock import BloomFilter
+from bloomlock.catalog import list_filters
 
 if TYPE_CHECKING:
-    import redis
-    from crawling import Result
+    from pathlib import Path
 
-NAME = "spider:dupefilter"
+    import redis
+    from crawling import Result, Runner, Site
+
 SELECT = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
 COUNTED = (
     "dupefilter/filtered",
     "dropped",
     "offsite/filtered",
     "scheduler/enqueued",
+    "scheduler/dequeued",
     "response_received_count",
     "item_scraped_count",
     "finish_reason",
 )
-ONE_BY_ONE = {"CONCURRENT_REQUESTS": 1, "ITEM_PIPELINES": {"__main__.NotingPipeline": 1}}
+ONE_BY_ONE = {"CONCURRENT_REQUESTS": 1}
+GRAPH = 60
 
 
-@pytest.fixture(scope="module")
-def plain(forks: Forks, all_servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """The crawl of the mixed spider with Scrapy's own filter."""
-    with Site().served() as site:
-        url, notes = (
-            all_servers.url("valkey", bloom=False),
-            tmp_path_factory.mktemp("plain") / "notes",
-        )
-        runner = Runner(forks, url, site, notes)
-        found = runner.run(PLAIN, spider="MixedSpider", **ONE_BY_ONE)
-        assert len(found.fetched) == len(site.requested) > 20
-        assert found.stats["dupefilter/filtered"] == found.stats["dropped"] > 100
-    return found
-
-
-def by_page(events: list[list[str]]) -> dict[str, list[str]]:
-    """Return what each page led to, in order."""
-    pages: dict[str, list[str]] = {}
-    for page, event in events:
-        pages.setdefault(page, []).append(event)
-    # Items of start() go to the pipelines beside its requests.
-    pages["/start"].sort(key=lambda event: event.startswith("item"))
-    return pages
+@pytest.fixture
+def graph(site: Site) -> Counter[str]:
+    """A site of 60 pages with 10 links each; return its paths. (The start page comes twice.)"""
+    chance = random.Random(1)
+    pages = {page: chance.choices(range(GRAPH), k=9) for page in range(GRAPH)}
+    site.links = lambda page: [*pages[page], (page + 1) % GRAPH]
+    return Counter(["/0", *(f"/{page}" for page in range(GRAPH))])
 
 
 def counted(result: Result) -> dict[str, Any]:
     return {name: result.stats.get(name) for name in COUNTED}
 
 
-@pytest.mark.parametrize(
-    "set_up",
-    [
-        pytest.param(FILTER, id="filter"),
-        pytest.param({**ADDON, "BLOOMLOCK_NEAR_CACHE": 0}, id="add-on"),
-        pytest.param({**ADDON, **SELECT}, id="select reactor"),
-        pytest.param({**ADDON, "BLOOMLOCK_WINDOW": 86_400}, id="window"),
-        pytest.param({**ADDON, "BLOOMLOCK_ON_FULL": "grow", "BLOOMLOCK_CAPACITY": 4}, id="growth"),
-    ],
-)
-def test_the_same_pages_items_and_stats_in_the_same_order(
-    set_up: dict[str, Any], plain: Result, crawls: Runner, site: Site, r: redis.Redis
+@pytest.mark.parametrize("reactor", [{}, SELECT], ids=["asyncio", "select"])
+def test_the_same_pages_items_and_stats_as_scrapy_alone(
+    reactor: dict[str, Any], crawls: Runner
 ) -> None:
-    ours = crawls.run(set_up, spider="MixedSpider", **ONE_BY_ONE)
+    plain = crawls.run(PLAIN, spider="MixedSpider", **reactor)
+    ours = crawls.run(ADDON, spider="MixedSpider", **reactor)
     assert counted(ours) == counted(plain)
     assert ours.pages == plain.pages
-    # (Where the reactor is another one, or waits at each request, items come sooner or later.)
-    if set_up is not FILTER and "TWISTED_REACTOR" not in set_up:
-        assert by_page(ours.events) == by_page(plain.events)
     assert len(ours.lines("no more duplicates will be shown")) == 1
     assert "spider_exceptions/count" not in ours.stats
-    assert ours.own("errors") == ours.own("outages") == ours.own("unknown") == 0
-    # What is offsite is not recorded.
-    paths = {path for _, path in ours.events} - {"item", "item begins"}
-    with BloomFilter.open(NAME, client=r) as shared:
-        urls = {path: f"{site.url}{path}" for path in paths}
-        urls["/elsewhere"] = "http://localhost:1/elsewhere"
-        seen = {path for path, url in urls.items() if shared.exists(fingerprint(Request(url)))}
-    assert seen == paths - {"/elsewhere"}
+    assert ours.own("errors") == 0
 
 
-@pytest.mark.parametrize("cached", [True, False], ids=["near-cache", "none"])
-def test_the_same_where_nobody_hears_of_duplicates(
-    cached: bool, plain: Result, crawls: Runner
+def test_the_same_order_as_scrapy_alone(crawls: Runner, site: Site) -> None:
+    chance = random.Random(2)
+    pages = {page: chance.choices(range(200), k=6) for page in range(200)}
+    site.links = pages.__getitem__
+    for set_up in (PLAIN, ADDON):
+        crawls.run(set_up, **ONE_BY_ONE)
+    half = len(site.requested) // 2
+    assert half > 150
+    assert site.requested[:half] == site.requested[half:]
+
+
+def test_a_second_run_is_anew_also_while_the_first_one_closes(
+    crawls: Runner, site: Site, tmp_path: Path, r: redis.Redis
 ) -> None:
-    near = {} if cached else {"BLOOMLOCK_NEAR_CACHE": 0}
-    ours = crawls.run(spider="MixedSpider", arguments={"hears": False}, **ONE_BY_ONE, **near)
-    assert counted(ours) == {**counted(plain), "dropped": None}
-    assert ours.pages == plain.pages
-    items = [event for event in plain.events if event[1].startswith("item")]
-    assert sorted(ours.events) == sorted(items)
-    # What has `dont_filter` is no part of it, and what is offsite is not checked.
-    assert ours.own("checked") >= ours.stats["dupefilter/filtered"]
+    pages = Counter([*site.paths, "/0"])
+    go = tmp_path / "go"
+    pipeline = {"ITEM_PIPELINES": {"__main__.SlowlyClosedPipeline": 1}, "CLOSE_WHEN": str(go)}
+    first = crawls.start(ADDON | pipeline)
+    wait_until(lambda: crawls.noted("closing").total() == 1, PATIENCE)
+    second = crawls.run()
+    go.touch()
+    assert first.finish().pages == second.pages == crawls.run().pages == pages
+    assert first.finish().reason == second.reason == "finished"
+    assert r.keys("*") == [b"{spider}:crawl"]
 
 
-@pytest.mark.parametrize("name", SET_UPS)
-def test_each_page_is_fetched_once_and_none_by_the_next_crawl(
-    name: str, crawls: Runner, site: Site
+@pytest.mark.parametrize("how", ["SIGTERM", "page count"])
+def test_a_crawl_that_is_stopped_goes_on_loudly(
+    how: str, crawls: Runner, site: Site, graph: Counter[str], r: redis.Redis
 ) -> None:
-    set_up = SET_UPS[name] | RECORDS
-    first = crawls.run(set_up)
-    assert first.code == 0
-    assert first.pages == Counter(site.paths)
-    assert first.own("checked") == 2 * 8 * 8 + (name == "scheduler")
-    assert first.stats["dupefilter/filtered"] == 2 * 8 * 8 - 7
-    assert name == "scrapy-redis" or first.stats["scheduler/dequeued"] == 8
-    assert first.own("estimated_count") == 8
+    limit = {"CLOSESPIDER_PAGECOUNT": 20} if how == "page count" else {}
+    started = crawls.start(ADDON, CONCURRENT_REQUESTS=4, **limit)
+    if how == "SIGTERM":
+        site.on_request = lambda count: count == 20 and started.send(signal.SIGTERM)
+    first = started.finish()
+    assert 20 <= len(first.fetched) < GRAPH
+    assert first.lines("wait for the next start")
+    second = crawls.run()
+    (line,) = second.lines("Goes on with the crawl 'spider'")
+    assert "WARNING" in line
+    assert f"({len(first.fetched)} done, " in line
+    assert first.pages + second.pages == graph
+    assert list_filters(client=r) == []
+
+
+def test_a_crawl_that_is_begun_anew(crawls: Runner, graph: Counter[str]) -> None:
+    for resume in ({"BLOOMLOCK_RESUME": "0"}, {"SCHEDULER_FLUSH_ON_START": True}):
+        crawls.run(CLOSESPIDER_PAGECOUNT=5)
+        anew = crawls.run(**resume)
+        assert anew.pages == graph
+        assert not anew.lines("Goes on with")
+
+
+@pytest.mark.free_running
+def test_processes_share_a_crawl(crawls: Runner, site: Site, graph: Counter[str]) -> None:
+    all_there = threading.Event()
+    site.on_request = lambda _: all_there.wait(PATIENCE)
+    started = [crawls.start() for _ in range(3)]
+    wait_until(lambda: crawls.noted("open").total() == 3, PATIENCE)
+    all_there.set()
+    done = [process.finish() for process in started]
+    assert sum((one.pages for one in done), Counter()) == graph
+    assert [one.reason for one in done] == ["finished"] * 3
+    assert sum(len(one.lines("Joins ")) for one in done) == 2
+
+
+def test_crawlers_of_one_process_share_by_name_like_processes(crawls: Runner, site: Site) -> None:
+    pages = Counter([*site.paths, "/0"])
+    assert crawls.run(arguments={"category": "1"}, together=["spider", "spider"]).pages == pages
+    assert crawls.run(together=["spider", "other"]).pages == pages + pages
+    one_by_one = crawls.run(in_sequence=["spider", "spider"])
+    assert one_by_one.pages == pages + pages
+
+
+def test_an_argument_that_differs_is_another_crawl(crawls: Runner, site: Site) -> None:
+    stopped = {**ADDON, "CLOSESPIDER_PAGECOUNT": 2, **ONE_BY_ONE}
+    first = crawls.run(stopped, arguments={"category": "1"})
+    second = crawls.run(arguments={"category": "2"})
+    assert (second.code, second.fetched) == (1, [])
+    (line,) = second.lines("[bloomlock.scrapy] CRITICAL")
+    assert "with category = '1', and this spider has '2'" in line
+    named = {**ADDON, "BLOOMLOCK_NAME": "%(name)s:%(category)s"}
+    pages = Counter([*site.paths, "/0"])
+    assert crawls.run(named, arguments={"category": "2"}).pages == pages
+    third = crawls.run(arguments={"category": "1"})
+    assert first.pages + third.pages == pages
+
+
+def test_a_feed_is_not_overwritten_by_a_crawl_that_goes_on(crawls: Runner, tmp_path: Path) -> None:
+    file = tmp_path / "items.jl"
+    feeds = {"FEEDS": {str(file): {"format": "jsonlines", "overwrite": True}}}
+    items = {"arguments": {"items": [f"/{page}" for page in range(8)]}}
+    first = crawls.run(CLOSESPIDER_PAGECOUNT=3, **ONE_BY_ONE, **feeds, **items)
+    assert first.lines("FEEDS write them later")
+    before = file.read_text("utf-8")
+    refused = crawls.run(**feeds, **items)
+    assert (refused.code, file.read_text("utf-8")) == (1, before)
+    (line,) = refused.lines("[bloomlock.scrapy] CRITICAL")
+    assert f"FEEDS would overwrite {file}" in line
+    crawls.run(**feeds, **items, BLOOMLOCK_RESUME=False)
+    assert len(file.read_text("utf-8").splitlines()) == 9
+
+
+def test_what_failed_is_kept_counted_and_put_back(
+    crawls: Runner, site: Site, r: redis.Redis
+) -> None:
+    site.links = lambda page: range(1, 8) if page == 0 else []
+    site.answer = lambda path: [{"/3": 503, "/4": 404}.get(path, 200)]
+    options = {
+        "spider": "LinkSpider",
+        "ITEM_PIPELINES": {"__main__.PickyPipeline": 1},
+        "RETRY_TIMES": 1,
+    }
+    arguments = {"items": ["/1", "/2"], "raises": ["/5"]}
+    first = crawls.run(arguments=arguments, **options)
     assert first.reason == "finished"
-    # The start page has `dont_filter`.
-    assert crawls.run(set_up, **(SELECT if name == "scheduler" else {})).fetched == ["/0"]
+    assert first.own("failed") == 3
+    assert "WARNING" in first.lines("3 requests of the crawl 'spider' failed and are kept")[0]
+    errors = sorted(value.split(b"\0")[0].decode() for value in r.hvals("{spider}:failed"))
+    assert errors == ["ZeroDivisionError: ", "ZeroDivisionError: /5", "status 503"]
 
 
-def test_without_a_template_spiders_share_a_filter(crawls: Runner, site: Site) -> None:
-    set_up = {**ADDON, **RECORDS, "BLOOMLOCK_NAME": "all spiders"}
-    assert crawls.run(set_up, name="one").pages == Counter(site.paths)
-    assert crawls.run(set_up, name="two").fetched == ["/0"]
-    assert crawls.run(RECORDS | ADDON, name="three").pages == Counter(site.paths)
-
-
-def test_clear_on_close_and_flush_on_start(crawls: Runner, site: Site, r: redis.Redis) -> None:
-    assert crawls.run(RECORDS | ADDON, BLOOMLOCK_CLEAR_ON_CLOSE=True).own("estimated_count") == 8
-    assert r.keys() == []
-    flushed = {**SCRAPY_REDIS, **RECORDS, "SCHEDULER_PERSIST": False}
-    for _ in range(2):
-        result = crawls.run(flushed, SCHEDULER_FLUSH_ON_START=True)
-        assert result.pages == Counter(site.paths)
-    with BloomFilter.open(NAME, client=r) as shared:
-        assert shared.count() == 8
-    assert result.lines("is kept; set BLOOMLOCK_CLEAR_ON_CLOSE")
-
-
-def test_the_log_says_what_a_crash_loses(crawls: Runner, tmp_path: Any) -> None:
-    for set_up, level, sentence in (
-        (FILTER, "WARNING", "is lost when the crawl stops before it is empty, in order or not."),
-        (FILTER | {"JOBDIR": str(tmp_path)}, "WARNING", "if the process is killed or crashes, the"),
-        (SCRAPY_REDIS, "INFO", "if a process is killed or crashes, the requests it was fetching"),
-    ):
-        (line,) = crawls.run(set_up).lines("outlives this")
-        assert f"{level}: " in line
-        assert sentence in line
-
-
-@pytest.mark.parametrize("name", ["filter", "scheduler"])
-def test_a_fingerprinter_of_the_project(
-    name: str, crawls: Runner, site: Site, r: redis.Redis
+def test_a_callback_that_was_renamed_loses_nothing(
+    crawls: Runner, site: Site, r: redis.Redis
 ) -> None:
-    set_up = SET_UPS[name] | RECORDS
-    result = crawls.run(set_up, REQUEST_FINGERPRINTER_CLASS="__main__.OneForAllFingerprinter")
-    assert result.fetched == ["/0"]
-    with BloomFilter.open(NAME, client=r) as shared:
-        assert shared.exists(b"the same")
-    # One that fails does not stop the crawl.
-    broken = "__main__.BrokenFingerprinter"
-    result = crawls.run(set_up, name="broken", REQUEST_FINGERPRINTER_CLASS=broken)
-    assert set(result.fetched) == set(site.paths)
-    assert result.own("fingerprint_errors") >= result.own("checked") > 0
-    assert "spider_exceptions/count" not in result.stats
-    assert len(result.lines("The request fingerprinter failed")) == 1
+    site.links = lambda page: range(1, 5) if page == 0 else []
+    stopped = {**ADDON, "CLOSESPIDER_PAGECOUNT": 1, "CALLBACK": "parse_one", **ONE_BY_ONE}
+    crawls.run(stopped, spider="RenamedSpider")
+    # This spider has no such callback.
+    second = crawls.run(spider="LinkSpider")
+    assert (second.fetched, second.own("failed"), second.reason) == ([], 4, "finished")
+    assert r.hlen("{spider}:failed") == 4
 
 
-@pytest.mark.parametrize("name", ["add-on", "scheduler"])
-def test_duplicates_are_logged_and_sampled(name: str, crawls: Runner, site: Site) -> None:
-    set_up = SET_UPS[name] | RECORDS
-    result = crawls.run(set_up, DUPEFILTER_DEBUG=True, BLOOMLOCK_AUDIT_SAMPLE=1000)
-    lines = result.lines("Filtered duplicate request:")
-    assert len(lines) == result.stats["dupefilter/filtered"] == 2 * 8 * 8 - 7
-    assert all(f"(referer: {site.url}/" in line for line in lines)
-    sample = Counter(result.own("refused_sample"))
-    links = Counter(f"{site.url}{path}" for path in site.paths)
-    new = Counter({url: 1 for url in links if not url.endswith("/0")})
-    assert sample == Counter(dict.fromkeys(links, 16)) - new
-
-
-def test_a_page_that_another_client_forgets_is_fetched_again(
-    crawls: Runner, site: Site, valkey: str
+@pytest.mark.parametrize("what", ["all", "filter", "crawl"])
+def test_data_that_is_gone_ends_a_crawl_as_lost(
+    what: str, crawls: Runner, site: Site, r: redis.Redis
 ) -> None:
-    forgotten: list[bool] = []
-    for number, set_up in enumerate((FILTER, ADDON, OURS, OURS | {"BLOOMLOCK_WINDOW": 86_400})):
-        site.requested.clear()
-        site.links = lambda page: [1, min(page + 1, 7)]
+    def lose(count: int) -> None:
+        if count == 4:
+            patterns = {"all": "*", "filter": "bloomlock:*", "crawl": "{spider}:crawl"}
+            for key in r.scan_iter(patterns[what]):
+                r.delete(key)
 
-        def forget(count: int, name: str = f"{number}") -> None:
-            if count == 5:
-                page = fingerprint(Request(f"{site.url}/1"))
-                with BloomFilter.open(f"{name}:dupefilter", client=valkey) as shared:
-                    forgotten.append(shared.discard(page))
+    site.on_request = lose
+    lost = crawls.run(**ONE_BY_ONE)
+    assert lost.reason == "bloomlock_lost"
+    assert len(lost.lines("is gone from the server")) == 1
+    assert what != "all" or r.keys("*") == []
 
-        site.on_request = forget
-        # The answers about other pages say that items are forgotten.
-        result = crawls.run(set_up, name=f"{number}", BLOOMLOCK_MAX_STALENESS=3600)
-        assert forgotten.pop()
-        assert result.pages == Counter([*site.paths, "/1"]), set_up
+
+@pytest.mark.parametrize("policy", ["wait", "close"])
+def test_a_server_that_is_away(policy: str, crawls: Runner, site: Site, valkey: str) -> None:
+    with Proxy(valkey) as proxy:
+
+        def go_away(number: int) -> None:
+            if number == 4:
+                proxy.judge = lambda *_: "before"
+                threading.Timer(2.0, lambda: setattr(proxy, "judge", deliver)).start()
+
+        site.on_request = go_away
+        there = {"BLOOMLOCK_URL": proxy.url, "BLOOMLOCK_ON_OUTAGE": policy}
+        first = crawls.run(**there, **ONE_BY_ONE)
+    assert first.own("outages") == 1
+    assert len(first.lines("cannot be used (ConnectionError")) == 1
+    site.on_request = None
+    if policy == "wait":
+        assert first.lines("answers again after")
+        assert (first.reason, len(site.requested)) == ("finished", 9)
+    else:
+        assert first.reason == "bloomlock_outage"
+        assert crawls.run().reason == "finished"
+    assert {*site.requested} == {*site.paths}
+
+
+def test_replies_that_are_lost_change_nothing(crawls: Runner, site: Site, valkey: str) -> None:
+    plain = crawls.run(PLAIN)
+    with Proxy(valkey) as proxy:
+        calls = count()
+        proxy.judge = lambda name, _: (
+            "after" if name == "EVALSHA" and next(calls) % 3 == 2 else "pass"
+        )
+        ours = crawls.run(BLOOMLOCK_URL=proxy.url)
+        assert proxy.lost > 2
+    assert counted(ours) == counted(plain)
+    assert ours.pages == plain.pages
+
+
+def test_a_delay_is_one_for_all_processes(crawls: Runner, site: Site) -> None:
+    result = crawls.run(DOWNLOAD_DELAY=0.01, DOWNLOAD_SLOTS={"elsewhere": {"delay": 1}})
+    assert result.reason == "finished"
+    assert len(result.lines("0.01 s lie between two requests to a host")) == 1
+
+
+def test_what_the_log_says_of_jobdir_and_scrapy_redis(crawls: Runner, tmp_path: Path) -> None:
+    settings = {"SCHEDULER_PERSIST": True, "SCHEDULER_IDLE_BEFORE_CLOSE": 0.1}
+    result = crawls.run(JOBDIR=str(tmp_path), **settings)
+    assert result.lines("in JOBDIR is only spider.state")
+    assert result.lines("SCHEDULER_PERSIST is not needed any more")
+    assert result.lines("SCHEDULER_IDLE_BEFORE_CLOSE of scrapy-redis is read")
+    (tmp_path / "requests.seen").write_text("0" * 40)
+    refused = crawls.run(JOBDIR=str(tmp_path))
+    assert refused.code == 1
+    assert "bloomlock scrapy-import" in refused.lines("[bloomlock.scrapy] CRITICAL")[0]
+
+
+def test_pickles_are_used_where_json_has_no_form_and_can_be_refused(
+    crawls: Runner, site: Site
+) -> None:
+    site.links = lambda page: [1] if page == 0 else []
+    how = {"how": {"/1": {"meta": {"number": 1}, "complex": True}}}
+    used = crawls.run(arguments=how)
+    assert (used.own("pickled"), used.pages["/1"]) == (1, 1)
+    assert used.lines("Requests with a complex are pickled")
+    refused = crawls.run(arguments=how, BLOOMLOCK_PICKLE=False)
+    assert (refused.own("pickled"), refused.pages["/1"]) == (0, 1)
+    assert refused.stats["scheduler/unserializable"] == 1

@@ -30,7 +30,7 @@ def run(
 
     def run(example: str, spider: str) -> Counter[str]:
         # A slow machine is no outage.
-        settings = ("-s", "ROBOTSTXT_OBEY=False", "-s", "BLOOMLOCK_TIMEOUT=60")
+        settings = ("-s", "ROBOTSTXT_OBEY=False", "-s", 'BLOOMLOCK_FILTER={"timeout": 60}')
         words = ("crawl", spider, "-a", f"url={site.url}/0", "-O", str(items), *settings)
         environment = {"REDIS_URL": valkey, "BLOOMLOCK_URL": valkey}
         result = crawls.command(EXAMPLES / example, *words, **environment).finish()
@@ -43,13 +43,14 @@ def run(
 
 
 def test_plain(run: Callable[..., Counter[str]], site: Site, r: redis.Redis) -> None:
-    assert run("plain", "site") == Counter(site.paths)
-    assert r.keys("*dupefilter*") == []
+    # As with Scrapy alone, a link to the start page is fetched once more.
+    assert run("plain", "site") == Counter([*site.paths, "/0"])
+    assert r.keys("*") == [b"{site}:crawl"]
 
 
 def test_cluster(run: Callable[..., Counter[str]], site: Site, r: redis.Redis) -> None:
-    assert run("cluster", "site") == Counter(site.paths)
-    assert r.keys("site:requests*") == []
+    assert run("cluster", "site") == Counter([*site.paths, "/0"])
+    assert r.keys("*") == [b"{site}:crawl"]
 
 
 def test_incremental(run: Callable[..., Counter[str]], site: Site) -> None:

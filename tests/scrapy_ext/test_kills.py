@@ -1,34 +1,37 @@
-"""kill -9 at a chosen event loses nothing with our scheduler, nor with BLOOMLOCK_MARK."""
+"""kill -9 loses nothing, and the next process of this host goes on at once."""
 
 from __future__ import annotations
 
+import random
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crawling import ADDON, OURS, RECORDS, end_leases, in_flight
-
-from bloomlock import BloomFilter
+from crawling import ADDON, PATIENCE, end_leases, in_flight
+from servers import wait_until
 
 if TYPE_CHECKING:
     import redis
-    from crawling import Runner, Site
+    from crawling import Process, Runner, Site
 
 PAGES = 15
-MARKED = {**ADDON, **RECORDS, "BLOOMLOCK_MARK": "processed"}
-PIPELINE = {"ITEM_PIPELINES": {"__main__.DyingPipeline": 1}, "BLOOMLOCK_LEASE": 600}
-NAME = "spider:dupefilter"
+DYING: dict[str, Any] = {
+    "spider": "DyingSpider",
+    "CONCURRENT_REQUESTS": 1,
+    "ITEM_PIPELINES": {"__main__.DyingPipeline": 1},
+    # Who waits for it does not end.
+    "BLOOMLOCK_LEASE": 3600,
+}
 
 
 @pytest.fixture
 def tree(site: Site) -> Counter[str]:
     """Pages to each of which one other leads, so one that is lost takes all below it along."""
     site.links = lambda page: [
-        *(child for child in (2 * page + 1, 2 * page + 2) if child < PAGES),
-        *(0, page),
+        child for child in (2 * page + 1, 2 * page + 2, 0, page) if child < PAGES
     ]
-    return Counter(f"/{page}" for page in range(PAGES))
+    return Counter(["/0", *(f"/{page}" for page in range(PAGES))])
 
 
 @pytest.mark.parametrize(
@@ -40,59 +43,100 @@ def tree(site: Site) -> Counter[str]:
         ("half", "/0"),
     ],
 )
-def test_with_the_scheduler_nothing_is_lost(
+def test_nothing_is_lost(
     event: str, page: str, crawls: Runner, site: Site, tree: Counter[str], r: redis.Redis
 ) -> None:
-    options = {"spider": "DyingSpider", "CONCURRENT_REQUESTS": 1, **PIPELINE}
-    killed = crawls.run(OURS, arguments={"dies": [event, page]}, **options)
+    killed = crawls.run(ADDON, arguments={"dies": [event, page]}, **DYING)
     assert killed.code == -signal.SIGKILL, killed.log
     begun = in_flight(r)
-    end_leases(r)
-    last = crawls.run(OURS, **options)
+    last = crawls.run(**DYING)
     assert last.reason == "finished"
     assert set(crawls.noted("done")) == set(crawls.noted("item")) == set(tree)
     again = Counter(site.requested) - tree
     assert again.total() <= begun
-    assert event == "asked" or again[page] == (event != "done")
-    assert r.keys("spider:requests*") == []
+    assert r.keys("*") == [b"{spider}:crawl"]
 
 
-@pytest.mark.parametrize("mark", ["processed", "downloaded"])
-def test_with_a_mark_the_next_start_takes_over(
-    mark: str, crawls: Runner, tree: Counter[str], r: redis.Redis
+def test_a_page_stays_open_until_the_requests_are_done_that_stay_in_its_process(
+    crawls: Runner, site: Site
 ) -> None:
-    set_up = {**MARKED, **PIPELINE, "BLOOMLOCK_MARK": mark, "CONCURRENT_REQUESTS": 1}
-    for event in (["half", "/1"], ["callback", "/4"]):
-        killed = crawls.run(set_up, spider="DyingSpider", arguments={"dies": event})
-        assert killed.code == -signal.SIGKILL, killed.log
-        end_leases(r)
-    last = crawls.run(set_up, spider="DyingSpider")
-    assert last.own("claims/taken_over") > 0
-    assert set(crawls.noted("done")) == set(crawls.noted("item")) == set(tree)
-    with BloomFilter.open(NAME, client=r) as shared:
-        counts = shared.count_claims()
-    assert (counts.open, last.reason) == (0, "finished")
-    assert crawls.run(set_up, spider="DyingSpider").fetched == []
+    children = [f"/{page}" for page in range(1, 20)]
+    site.links = lambda page: range(1, 20) if page == 0 else []
+    options: dict[str, Any] = {"spider": "LambdaSpider", "CONCURRENT_REQUESTS": 2}
+    killed = crawls.start(ADDON, **options)
+    site.on_request = lambda count: count == 10 and killed.kill()
+    assert killed.finish().code == -signal.SIGKILL
+    done = crawls.noted("done")
+    assert 0 < len(done) < len(children)
+    last = crawls.run(**options)
+    assert last.reason == "finished"
+    assert set(crawls.noted("done")) == {"/0", *children}
+    # What was done is in the filter.
+    assert len(last.pages) < 15
+    assert last.lines("the page that made it stays open until it is done")
 
 
-def test_with_a_mark_what_failed_is_tried_again_by_the_next_start(
-    crawls: Runner, site: Site, r: redis.Redis
+def test_one_that_fails_makes_its_page_fail(crawls: Runner, site: Site, r: redis.Redis) -> None:
+    site.links = lambda page: [1, 2] if page == 0 else []
+    arguments = {"how": {"/1": {"partial": True}}, "raises": ["/1"]}
+    result = crawls.run(arguments=arguments)
+    assert set(result.fetched) == {"/0", "/1", "/2"}
+    (value,) = r.hvals("{spider}:failed")
+    assert b"/1>, which it made, failed: ZeroDivisionError: /1" in value
+
+
+def test_a_living_process_takes_over_from_a_dead_one(
+    crawls: Runner, site: Site, tree: Counter[str], r: redis.Redis
 ) -> None:
-    def failed() -> list[str]:
-        with BloomFilter.open(NAME, client=r) as shared:
-            return sorted(one.error for one in shared.failed())
+    killed: list[Process] = []
+    site.on_request = lambda count: count == 4 and killed[0].kill()
+    killed.append(crawls.start(ADDON, **DYING))
+    other = crawls.start(ADDON, **DYING)
+    done = other.finish()
+    assert done.reason == "finished"
+    assert set(crawls.noted("done")) == set(tree)
 
-    site.answer = lambda path: {"/1": [503], "/3": [404]}.get(path, [200])
-    arguments: dict[str, Any] = {"items": ["/2", "/4", "/5"], "raises": ["/5", "/6"]}
-    picky = {"ITEM_PIPELINES": {"__main__.PickyPipeline": 1}}
-    first = crawls.run(MARKED, arguments=arguments, **picky)
-    assert Counter(site.requested)["/1"] == 3, "a retry keeps the claim"
-    assert first.reason == "finished"
-    errors = [f"ZeroDivisionError: {page}" for page in ("", "/5", "/6")]
-    assert failed() == [*errors, "the status was 503"]
-    site.requested.clear()
-    site.answer = None
-    second = crawls.run(MARKED)
-    assert Counter(site.requested) == Counter(["/0", "/1", "/2", "/5", "/6"])
-    assert second.own("claims/taken_over") == 4
-    assert failed() == []
+
+def test_a_lease_that_is_over_does_not_stop_a_process(
+    crawls: Runner, site: Site, tree: Counter[str], r: redis.Redis
+) -> None:
+    site.on_request = lambda count: count == 4 and end_leases(r)
+    result = crawls.run(**DYING)
+    assert result.reason == "finished"
+    assert set(crawls.noted("done")) == set(tree)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("spider", ["LinkSpider", "LambdaSpider"])
+def test_random_kills(
+    spider: str,
+    processes: int,
+    crawls: Runner,
+    site: Site,
+    r: redis.Redis,
+    seed: int,
+    pytestconfig: pytest.Config,
+) -> None:
+    chance = random.Random(seed)
+    pages = 300 if pytestconfig.getoption("--long") else 60
+    kills = 25 if pytestconfig.getoption("--long") else 3
+    site.links = lambda page: [(3 * page + step) % pages for step in (1, 2, 3)]
+    options: dict[str, Any] = {"spider": spider, "arguments": {"items": []}, "BLOOMLOCK_LEASE": 600}
+    running: list[Process] = []
+    at = sorted(chance.sample(range(2, pages - 5), kills))
+
+    def blow(count: int) -> None:
+        if at and count >= at[0]:
+            at.pop(0)
+            chance.choice(running).send(signal.SIGKILL)
+
+    site.on_request = blow
+    for _ in range(kills + 2):
+        running[:] = [crawls.start(ADDON, **options) for _ in range(processes)]
+        ended = [process.finish() for process in running]
+        if any(one.code == 0 and one.reason == "finished" for one in ended):
+            break
+    assert {*site.requested} == {f"/{page}" for page in range(pages)}
+    if spider == "LinkSpider":
+        assert len(site.requested) <= pages + 1 + 16 * processes * kills
+    wait_until(lambda: in_flight(r) == 0, PATIENCE)

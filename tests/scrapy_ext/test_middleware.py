@@ -1,4 +1,4 @@
-"""The requests of a page are checked in one round trip, and what a callback yields stays as it is.
+"""What a callback yields comes out of the middleware as it is, without the duplicates.
 
 What is counted in the stats is what the server was asked.
 """
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from asked_filter import AskedFilter, request
-from crawling import ADDON, FILTER, OURS, RECORDS
-from scrapy import Request
+from crawling import ALONE, FILTER, PATIENCE
+from scrapy import Request, signals
+
+from scrapy_ext import middleware
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -30,63 +32,56 @@ def asked(valkey: str, r: redis.Redis) -> Iterator[AskedFilter]:
         yield made
 
 
-def outputs_of(asked: AskedFilter, callback: AsyncIterator[Any]) -> Outputs:
-    """Return what comes out of the middleware."""
-
-    async def collect() -> Outputs:
-        return [output async for output in asked.outputs(callback)]
-
-    return asked._loop.run(collect())
+async def collect(asked: AskedFilter, callback: AsyncIterator[Any], into: Outputs) -> Outputs:
+    async for output in asked.outputs(callback):
+        into.append(output)
+    return into
 
 
-def test_a_page_is_one_round_trip_and_a_repeated_request_new_once(asked: AskedFilter) -> None:
-    for number, size in enumerate((1, 2, 20, 300)):
-        before = asked.stat("trips")
-        page = [f"{number}/{path}" for path in range(size)]
-        assert asked.ask(*page, page[0]) == "n" * size + "s"
-        assert asked.stat("trips") - before == 1
-    assert asked.stat("batches") == asked.stat("trips")
-    assert asked.stat("waits") == 0
-    assert asked.ask("1/0", "1/1") == "ss"
-
-
-def test_what_the_near_cache_knows_takes_no_round_trip(valkey: str, r: Any) -> None:
-    del r
-    options = {"BLOOMLOCK_NEAR_CACHE": 1000, "BLOOMLOCK_MAX_STALENESS": 3600}
-    with AskedFilter(valkey, "batches", **options) as asked:
-        pages = [("a", "b"), ("b", "a", "b"), ("b", "c"), ("c",)]
-        found = [(asked.ask(*page), asked.stat("trips")) for page in pages]
-        assert found == [("nn", 1), ("sss", 1), ("sn", 2), ("s", 2)]
-        assert asked.stat("cache_hits") == 4
-
-
-def test_items_and_requests_keep_their_order(asked: AskedFilter) -> None:
-    """Of 1,000 requests and of 100 items no more is held back than that."""
+def test_outputs_keep_their_order_and_few_are_held_back(
+    asked: AskedFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "MOST_OUTPUTS", 10)
     made: Outputs = []
-    most = [0, 0]
     seen: Outputs = []
+    most = 0
 
     async def callback() -> AsyncIterator[Any]:
-        for number in range(2200):
-            output = request(f"{number}") if number < 1900 else {"item": number}
-            made.append(output)
-            held = made[len(seen) :]
-            requests = sum(isinstance(one, Request) for one in held)
-            most[0], most[1] = max(most[0], requests), max(most[1], len(held) - requests)
-            yield output
-            if number % 3 == 0:
-                made.append({"item": -number})
-                yield made[-1]
+        nonlocal most
+        for number in range(60):
+            made.append({"item": number} if number % 3 == 0 else request(f"{number}"))
+            most = max(most, len(made) - len(seen))
+            yield made[-1]
 
-    async def consume() -> None:
-        async for output in asked.outputs(callback()):
-            seen.append(output)
-
-    asked._loop.run(consume())
+    asked.run(collect(asked, callback(), seen))
     assert seen == made
-    assert most[0] <= 1000
-    assert most[1] <= 100
-    assert all(map(asked.filter.request_seen, [request("0"), request("1899")]))
+    # One list is on its way out while the next is read.
+    assert most <= 20
+    assert asked.stat("trips") == 6
+
+
+def test_duplicates_are_counted_logged_and_told_of_as_by_scrapy(
+    asked: AskedFilter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "scrapy.dupefilters")
+    dropped: list[str] = []
+
+    def note(request: Request) -> None:
+        dropped.append(request.url)
+
+    asked.crawler.signals.connect(note, signals.request_dropped)
+
+    async def callback() -> AsyncIterator[Any]:
+        twice = request("a")
+        for output in (twice, 1, twice, request("a"), request("a").replace(dont_filter=True), 2):
+            yield output
+
+    outputs = asked.run(collect(asked, callback(), []))
+    assert [getattr(one, "dont_filter", one) for one in outputs] == [False, 1, True, 2]
+    assert not any(asked.filter.request_seen(one) for one in outputs if one is outputs[0])
+    assert dropped == [request("a").url] * 2
+    assert asked.crawler.stats.get_value("dupefilter/filtered") == 2  # type: ignore[union-attr]
+    assert caplog.text.count("Filtered duplicate request") == 1
 
 
 def test_nothing_is_held_back_while_a_callback_waits(asked: AskedFilter) -> None:
@@ -96,20 +91,20 @@ def test_nothing_is_held_back_while_a_callback_waits(asked: AskedFilter) -> None
     async def callback(go_on: asyncio.Event) -> AsyncIterator[Any]:
         yield request("1")
         yield 2
-        await asyncio.sleep(0)  # it is over before the next is asked for
+        await asyncio.sleep(0)
         yield request("3")
         await go_on.wait()
         yield 4
-        await asyncio.sleep(0)
 
-    async def consume() -> None:
+    async def scenario() -> None:
         go_on = asyncio.Event()
-        async for output in asked.outputs(callback(go_on)):
-            arrived.append(output)
-            if len(arrived) == 3:
-                go_on.set()
+        async with asyncio.timeout(PATIENCE):
+            async for output in asked.outputs(callback(go_on)):
+                arrived.append(output)
+                if len(arrived) == 3:
+                    go_on.set()
 
-    asked._loop.run(asyncio.wait_for(consume(), 300))
+    asked.run(scenario())
     assert [getattr(one, "url", one) for one in arrived] == [
         request("1").url,
         2,
@@ -126,12 +121,8 @@ def test_what_a_callback_raises_comes_after_what_it_yielded(asked: AskedFilter) 
         yield 2
         raise ZeroDivisionError
 
-    async def consume() -> None:
-        async for output in asked.outputs(callback()):
-            arrived.append(output)
-
     with pytest.raises(ZeroDivisionError):
-        asked._loop.run(consume())
+        asked.run(collect(asked, callback(), arrived))
     assert len(arrived) == 2
 
 
@@ -156,56 +147,81 @@ def test_a_callback_is_cancelled_where_it_waits_and_may_use_a_timeout(asked: Ask
 
     async def scenario() -> None:
         waiting = asyncio.Event()
-
-        async def consume() -> None:
-            async for _ in asked.outputs(waits(waiting)):
-                pass
-
-        task = asyncio.ensure_future(consume())
+        task = asyncio.ensure_future(collect(asked, waits(waiting), []))
         await waiting.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        await asyncio.sleep(0)
 
-    asked._loop.run(scenario())
+    asked.run(scenario())
     assert ended == ["cancelled"]
-    assert outputs_of(asked, timed()) == ["before", "after"]
+    assert asked.run(collect(asked, timed(), [])) == ["before", "after"]
 
 
-def test_what_a_page_costs_is_in_the_stats(crawls: Runner, site: Site) -> None:
+SELECT = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
+
+
+@pytest.mark.parametrize("reactor", [{}, SELECT], ids=["asyncio", "select"])
+def test_what_a_page_costs_is_in_the_stats(
+    reactor: dict[str, str], crawls: Runner, site: Site
+) -> None:
     # Each page links to all before it and to the next one, so the crawl goes page by page.
     site.links = lambda page: range(min(page + 2, 8))
     checked = sum(min(page + 2, 8) for page in range(8))
-    options = RECORDS | {"BLOOMLOCK_MAX_STALENESS": 3600}
-    batches = crawls.run(ADDON | options)
-    assert batches.own("checked") == checked
-    # The start page, then one trip for each page but the last, which links to nothing new.
-    assert batches.own("trips") == batches.own("batches") == 8
-    assert batches.own("waits") == batches.own("wait_seconds") == 0
-    assert batches.own("cache_hits") == checked - 7
-    single = crawls.run(FILTER | options, name="single")
-    assert single.own("trips") == single.own("waits") == 8
+    pages = crawls.run(ALONE, **reactor)
+    # The start page is fetched for a link as well: no filter has seen it.
+    assert pages.own("checked") == checked + 2
+    assert pages.own("trips") == pages.own("batches") == 9
+    assert pages.own("waits") == pages.own("wait_seconds") == 0
+    single = crawls.run(FILTER, name="single", **reactor)
+    assert single.own("checked") == single.own("waits") == checked + 2
     assert single.own("batches") == 0
     assert single.own("wait_seconds") > 0
-    again = crawls.run(FILTER | options, name="single", BLOOMLOCK_NEAR_CACHE=0)
-    # The start page and its two links.
-    assert (again.own("waits"), again.own("cache_hits")) == (3, 0)
-    ours = crawls.run(OURS | options, name="ours")
-    assert ours.own("checked") == checked + 1
-    assert ours.own("waits") == 0
+    # The start page, which no filter has seen, is fetched for a link as well.
+    assert sorted(pages.fetched) == sorted(single.fetched) == sorted([*site.paths, "/0"])
+
+
+def test_offsite_requests_are_not_recorded(crawls: Runner, site: Site) -> None:
+    """They are new to a spider that may follow them."""
+    site.links = lambda page: [] if page else [1]
+    first = crawls.run(ALONE, arguments={"allowed_domains": ["example.org"]})
+    assert first.fetched == ["/0"]
+    assert first.stats["offsite/filtered"] == 1
+    assert crawls.run(ALONE).fetched == ["/0", "/1"]
 
 
 def test_middlewares_on_both_sides_get_the_requests(crawls: Runner, site: Site) -> None:
     for place in (1, 20):
-        middlewares = {"scrapy_ext.middleware.BatchingMiddleware": 10, "__main__.EvenPages": place}
-        result = crawls.run(FILTER | RECORDS, name=f"{place}", SPIDER_MIDDLEWARES=middlewares)
-        assert sorted(result.fetched) == site.paths[::2]
+        middlewares = {"scrapy_ext.BatchingMiddleware": 10, "__main__.EvenPages": place}
+        result = crawls.run(FILTER, name=f"{place}", SPIDER_MIDDLEWARES=middlewares)
+        assert sorted({*result.fetched}) == site.paths[::2]
 
 
-def test_a_request_that_cannot_be_scheduled_takes_no_others_along(
+@pytest.mark.parametrize("way", ["one by one", "batches"])
+def test_redirects_that_lead_back_are_no_duplicates(way: str, crawls: Runner, site: Site) -> None:
+    site.links = lambda page: [] if page else [1, 2, 4, 3]
+    asked: dict[str, int] = {}
+    answers = {"/1": [302, "/1"], "/2": [303, "/9"]}
+
+    def answer(path: str) -> list[Any]:
+        asked[path] = asked.get(path, 0) + 1
+        if path in {"/3", "/9"}:
+            return [302, "/4" if path == "/3" else "/2#top"]
+        return answers.get(path, [200]) if asked[path] == 1 else [200]
+
+    site.answer = answer
+    first = crawls.run(FILTER if way == "one by one" else ALONE)
+    assert sorted(first.fetched) == ["/0", "/1", "/2", "/4"]
+    # What leads to another seen page is filtered.
+    assert asked == {"/0": 1, "/1": 2, "/2": 2, "/9": 1, "/3": 1, "/4": 1}
+
+
+def test_a_failing_fingerprinter_is_logged_once_and_loses_no_page(
     crawls: Runner, site: Site
 ) -> None:
-    site.links = lambda page: [] if page else range(1, 6)
-    result = crawls.run(SCHEDULER_MEMORY_QUEUE="__main__.PickyQueue")
-    assert sorted(result.fetched) == ["/0", "/1", "/2", "/4", "/5"]
-    assert "not this one" in result.log
+    fingerprinter = {"REQUEST_FINGERPRINTER_CLASS": "__main__.BrokenFingerprinter"}
+    result = crawls.run(ALONE, **fingerprinter)
+    assert sorted(result.fetched) == sorted([*site.paths, "/0"])
+    assert len(result.lines("The request fingerprinter failed")) == 1
+    assert result.own("fingerprint_errors") > 1

@@ -1,21 +1,21 @@
-"""The queue that processes share, step by step, on one server and on a cluster."""
+"""The crawl on the server, step by step, on one server and on a cluster."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter, deque
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import scrapy_redis.queue
 import servers
 from scrapy import Request, Spider
-from scrapy.settings import Settings
+from scrapy.crawler import Crawler
 
-from bloomlock import BloomFilter
-from bloomlock.errors import ConfigurationError
-from scrapy_ext.request_queue import Exchange, Push, RequestQueue
-from scrapy_ext.settings import QueueSettings
+from bloomlock.catalog import list_filters
+from bloomlock.errors import ConfigurationError, FilterLostError
+from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures, Pace
+from scrapy_ext.queue import Push, Step, keys_of
+from scrapy_ext.requests import RequestCodec
+from scrapy_ext.settings import CrawlSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,19 +23,55 @@ if TYPE_CHECKING:
     import redis
     from redis import RedisCluster
 
-    Make = Callable[..., RequestQueue]
+    Begin = Callable[..., "Worker"]
 
-SPIDER = Spider("spider")
-CLASSES = ("PriorityQueue", "FifoQueue", "LifoQueue")
+CODEC = RequestCodec(None)
+HOUR = {"BLOOMLOCK_LEASE": 3600}
 
 
-def queue_of(client: Any, name: str = "pages", **settings: Any) -> RequestQueue:
-    """Return the queue as one more process has it, which has begun."""
-    shards = settings.pop("shards", 1)
-    shared = BloomFilter(name, 10_000, client=client, on_lost="recreate", shards=shards)
-    made = RequestQueue(shared, client, SPIDER, QueueSettings.read(Settings(settings)))
-    made.exchange(Exchange(0))
-    return made
+class PageSpider(Spider):
+    name = "pages"
+
+
+class Worker:
+    """One process, as the server sees it."""
+
+    def __init__(
+        self,
+        client: Any,
+        pace: Pace | None = None,
+        attributes: dict[str, str] | None = None,
+        overwrites: str = "",
+        **settings: Any,
+    ) -> None:
+        crawler = Crawler(PageSpider, {"BLOOMLOCK_CAPACITY": 10_000, **HOUR, **settings})
+        self._numbers = count()
+        self.crawl = Crawl(client, CrawlSettings.read(crawler), pace, attributes)
+        self.begun = self.crawl.begin(overwrites=overwrites)
+
+    def step(self, *paths: str, mode: Any = "n", **what: Any) -> Any:
+        """Push requests and return the answer; a path is HOST/PAGE or HOST/PAGE/PRIORITY."""
+        pushes = []
+        for path in paths:
+            host, page, *priority = path.split("/")
+            request = Request(f"http://{host}/{page}", priority=int((priority or [0])[0]))
+            entry = b"" if mode in "ld" else CODEC.encode(request)
+            pushes.append(Push(request, path.encode(), mode, host, entry))
+        return self.crawl.exchange(Step(next(self._numbers), pushes, **what))
+
+    def take(self, wanted: int = 99, **what: Any) -> list[str]:
+        return paths_of(self.step(wanted=wanted, **what))
+
+    def idle(self, **what: Any) -> str:
+        return self.step(wanted=9, is_idle=True, **what).state
+
+
+def paths_of(answer: Any) -> list[str]:
+    return [CODEC.decode(taken.entry).url.removeprefix("http://") for taken in answer.got]
+
+
+def end_lease(client: Any, worker: Worker) -> None:
+    client.zadd(worker.crawl.keys[5], {worker.crawl.worker: 1})
 
 
 @pytest.fixture(scope="module")
@@ -52,253 +88,228 @@ def cluster(nodes: list[redis.Redis]) -> Iterator[RedisCluster]:
 
 @pytest.fixture(params=["one server", "cluster"])
 def server(request: pytest.FixtureRequest) -> Any:
-    """A client of one server, or of a cluster."""
     return request.getfixturevalue("r" if request.param == "one server" else "cluster")
 
 
 @pytest.fixture
-def make(server: Any) -> Make:
-    return lambda **settings: queue_of(server, **settings)
+def begin(server: Any) -> Begin:
+    return lambda *args, **options: Worker(server, *args, **options)
 
 
-def push_of(queue: RequestQueue, path: int | str, mode: Any = "n", priority: int = 0) -> Push:
-    request = Request(f"http://site/{path}", priority=priority)
-    return Push(request, f"{path}".encode(), mode, queue.encode(request, mode))
-
-
-def paths(queue: RequestQueue, got: list[tuple[bytes, bytes]]) -> list[str]:
-    return [queue.decode(entry).url.rpartition("/")[2] for _, entry in got]
-
-
-def end_lease(server: Any, queue: RequestQueue) -> None:
-    """Let a process be dead, as the server sees it."""
-    assert server.zadd(f"{queue.key}:workers", {queue.worker: 1}, xx=True) == 0
-
-
-def left(server: Any) -> list[bytes]:
-    return [key for key in server.scan_iter("*") if b"spider" in key]
-
-
-def test_a_step_tests_adds_pushes_and_takes(make: Make) -> None:
-    one = make()
-    first = one.exchange(Exchange(1, [push_of(one, path) for path in (1, 2, 1)], wanted=1))
+def test_a_step_tests_adds_queues_and_takes(begin: Begin) -> None:
+    one = begin()
+    first = one.step("a/1", "a/2", "a/1", wanted=1)
     assert first.pushed == [True, True, False]
-    assert (first.waiting, first.taken, paths(one, first.got)) == (1, 1, ["1"])
-    again = [push_of(one, 1), push_of(one, 2, "a"), push_of(one, 3, "r"), push_of(one, 3)]
-    ids = [identity for identity, _ in first.got]
-    second = one.exchange(Exchange(2, again, ids, wanted=9))
-    # The second request waits twice now.
-    assert second.pushed == [False, True, True, False]
-    assert sorted(paths(one, second.got)) == ["2", "2", "3"]
-    assert (second.waiting, second.taken) == (0, 3)
-    # What is not recorded is new again.
-    third = [push_of(one, 4, "e"), push_of(one, 4, "e"), push_of(one, 4), push_of(one, 4, "e")]
-    assert one.exchange(Exchange(3, third)).pushed == [True, True, True, False]
+    assert (paths_of(first), first.waiting, first.taken) == (["a/2"], 1, 1)
+    again = one.step("a/1", mode="a", done=[first.got[0].id])
+    assert (again.pushed, again.waiting, again.taken) == ([True], 2, 0)
+    # What stays in the process is in the filter when it is done.
+    assert [one.step("a/3", mode=mode).pushed[0] for mode in "llnl"] == [True, True, True, False]
+    assert [one.step("a/4", mode=mode).pushed[0] for mode in "ldl"] == [True, True, False]
+    assert [one.step("a/5", mode=mode).pushed[0] for mode in "ssn"] == [True, False, True]
 
 
-@pytest.mark.parametrize("mode", ["e", "a", "r"])
-def test_equal_requests_that_are_not_refused_wait_together(make: Make, mode: Any) -> None:
-    one, two, reader = (make() for _ in range(3))
-    for each in (one, two):
-        each.exchange(Exchange(1, [push_of(each, 1, mode), push_of(each, 1, mode)]))
-    answer = reader.exchange(Exchange(1, wanted=9))
-    requests = [reader.decode(entry) for _, entry in answer.got]
-    assert [(request.url, request.meta) for request in requests] == [("http://site/1", {})] * 4
+def test_a_repeated_step_is_carried_out_once(begin: Begin) -> None:
+    one = begin()
+    pushes = [Push(Request("http://a/1"), b"1", "n", "a", CODEC.encode(Request("http://a/1")))]
+    step = Step(7, pushes * 2, wanted=2)
+    first = one.crawl.exchange(step)
+    assert one.crawl.exchange(step) == first
+    assert (first.pushed, first.taken, len(first.got)) == ([True, False], 1, 1)
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-def test_the_order_is_that_of_scrapy_redis(r: redis.Redis, kind: str, seed: int) -> None:
-    name = f"scrapy_redis.queue.{kind}"
-    ours = queue_of(r, SCHEDULER_QUEUE_CLASS=name)
-    theirs = getattr(scrapy_redis.queue, kind)(r, SPIDER, "%(spider)s:requests")
-    priorities = random.Random(seed).choices(range(-3, 4), k=30)
-    ours.exchange(Exchange(1, [push_of(ours, path, "n", of) for path, of in enumerate(priorities)]))
-    expected = [theirs.pop().url.rpartition("/")[2] for _ in range(30)]
-    for path, of in enumerate(priorities):
-        theirs.push(Request(f"http://site/{path}", priority=of))
-    got = [paths(ours, ours.exchange(Exchange(2 + n, wanted=1)).got)[0] for n in range(10)]
-    # What a process had taken and not done is taken again, in the same order.
-    end_lease(r, ours)
-    other = queue_of(r, SCHEDULER_QUEUE_CLASS=name)
-    assert paths(other, other.exchange(Exchange(1, wanted=50)).got) == expected
-    assert got == expected[:10]
+def test_within_a_host_the_order_is_scrapys(begin: Begin) -> None:
+    one = begin()
+    one.step("a/1", "a/2/5", "a/3/-1", "a/4/5", "a/5")
+    assert one.take() == ["a/4", "a/2", "a/5", "a/1", "a/3"]
+    fifo = begin(BLOOMLOCK_NAME="fifo", BLOOMLOCK_ORDER="fifo")
+    fifo.step("a/1", "a/2/5", "a/3", "a/4/5")
+    assert fifo.take() == ["a/2", "a/4", "a/1", "a/3"]
 
 
-def test_a_repeated_step_is_not_carried_out_twice(make: Make) -> None:
-    one = make()
-    step = Exchange(1, [push_of(one, 1), push_of(one, 2, "a"), push_of(one, 1)], wanted=2)
-    first = one.exchange(step)
-    assert one.exchange(step) == first
-    assert (first.pushed, first.waiting, first.taken) == ([True, True, False], 0, 2)
+def test_hosts_take_turns_and_one_that_is_at_its_limit_is_passed_over(begin: Begin) -> None:
+    one = begin(Pace(limit=2))
+    one.step(*(f"a/{page}" for page in range(9)), "b/0", "c/0", "c/1")
+    assert one.take(4) == ["a/8", "b/0", "c/1", "a/7"]
+    assert one.take(9, free={"a": 0}) == ["c/0"]
+    assert one.take(9, free={"a": 1}) == ["a/6"]
+    # A host of which the name begins with that of another is another.
+    one.step("aa/0", "a.b/0")
+    assert one.take(9, free={"a": 0}) == ["a.b/0", "aa/0"]
 
 
-def test_requests_of_a_dead_process_wait_again(server: Any, make: Make) -> None:
-    dead, living = make(), make()
-    dead.exchange(Exchange(1, [push_of(dead, path) for path in range(5)], wanted=3))
-    assert living.exchange(Exchange(1, wanted=9)).taken == 5
+def test_a_delay_lies_between_two_requests_to_a_host_for_all_processes(begin: Begin) -> None:
+    pace = Pace(2, 3600.0, {"fast": (2, 0.0)})
+    one, two = begin(pace), begin(pace)
+    one.step("slow/1", "slow/2", "fast/1", "fast/2")
+    answer = one.step(wanted=9)
+    assert paths_of(answer) == ["fast/2", "slow/2", "fast/1"]
+    assert answer.due_s is not None
+    assert 3500 < answer.due_s <= 3600
+    assert two.take() == []
+    # An empty host keeps its time.
+    one.step("slow/3")
+    assert two.take() == []
+
+
+def test_what_a_dead_process_had_waits_in_its_old_place(server: Any, begin: Begin) -> None:
+    dead, living = begin(), begin()
+    dead.step("a/1", "a/2", "a/3")
+    taken = dead.take(2)
+    assert taken == ["a/3", "a/2"]
+    assert living.step().taken == 2
     end_lease(server, dead)
-    answer = living.exchange(Exchange(2, wanted=9))
-    assert (answer.recovered, len(answer.got), answer.taken) == (3, 3, 5)
-    late = dead.exchange(Exchange(2, [push_of(dead, 7)], wanted=1))
-    assert late.was_unknown
-    assert paths(dead, late.got) == ["7"]
+    answer = living.step(wanted=9)
+    assert (answer.recovered, paths_of(answer)) == (2, ["a/3", "a/2", "a/1"])
+    assert dead.step("a/4").was_unknown
+    assert dead.take() == ["a/4"]
+    assert living.step(dead=[dead.crawl.worker], wanted=9).recovered == 1
 
 
-def test_start_requests_are_pushed_once_in_a_run(server: Any, make: Make) -> None:
-    one, two = make(), make()
-    start = one.exchange(Exchange(1, [push_of(one, 0, "s"), push_of(one, 0)], wanted=1))
-    assert start.pushed == [True, False]
-    assert two.exchange(Exchange(1, [push_of(two, 0, "s")])).pushed == [False]
-    end_lease(server, one)
-    two.leave()
-    # The dead process had not done it: the run goes on.
-    three = make()
-    again = three.exchange(Exchange(1, [push_of(three, 0, "s")], wanted=1))
-    assert (again.pushed, paths(three, again.got)) == ([False], ["0"])
-    three.exchange(Exchange(2, done=[again.got[0][0]]))
-    three.leave()
-    assert left(server) == []
-    four = make()
-    assert four.exchange(Exchange(1, [push_of(four, 0, "s")])).pushed == [True]
-    assert four.exchange(Exchange(2, [push_of(four, 0)])).pushed == [False]
+def test_who_closes_puts_back_what_it_has_not_done(begin: Begin) -> None:
+    one = begin()
+    one.step("a/1", "a/2", "a/3")
+    got = one.step(wanted=2).got
+    one.step(done=[got[0].id])
+    assert one.crawl.close(finished=False) == (False, 2, 0)
+    two = begin()
+    begun = two.begun
+    assert (begun.what, begun.workers, begun.done, begun.waiting) == ("resumed", 0, 1, 2)
+    assert two.take() == ["a/2", "a/1"]
 
 
-def test_a_queue_is_emptied_by_the_last_process_only(server: Any, make: Make) -> None:
-    one, two = make(), make()
-    one.exchange(Exchange(1, [push_of(one, path) for path in range(5)], wanted=3))
-    assert not one.leave(empty=True)
-    assert two.exchange(Exchange(1)).waiting == 5
-    assert two.leave(empty=True)
-    assert left(server) == []
+def test_a_crawl_ends_when_all_are_idle_and_the_next_one_is_anew(server: Any, begin: Begin) -> None:
+    one, two = begin(), begin()
+    assert (one.begun.what, two.begun.what) == ("begun", "joined")
+    taken = one.step("a/1", wanted=1).got
+    assert two.idle() == "running"
+    one.step(done=[taken[0].id])
+    # The first one has not said that it is idle.
+    assert two.idle() == "running"
+    assert one.idle() == "ended"
+    # Who begins now begins anew, however long the others take to close.
+    three = begin()
+    assert three.begun.what == "begun"
+    assert one.step("a/2").state == "gone"
+    assert three.step("a/1").pushed == [True]
+    assert two.step("a/2").state == "gone"
+    one.crawl.close(finished=True)
+    two.crawl.close(finished=True)
+    assert three.take() == ["a/1"]
+    assert len(list(server.scan_iter("*:meta"))) == 1
 
 
-class Workers:
-    """Processes that follow a random graph; they die, lose replies and are late at any step."""
-
-    def __init__(self, chance: random.Random, server: Any, make: Make) -> None:
-        self.chance = chance
-        self.server = server
-        self.make = make
-        self.links = {page: chance.choices(range(80), k=5) for page in range(80)}
-        self.fetched: Counter[int] = Counter()
-        self.given_up = 0
-        self.all = [Worker(self) for _ in range(3)]
-
-    def reachable(self) -> set[int]:
-        """The pages that a single crawl finds."""
-        seen, found = {0}, deque([0])
-        while found:
-            new = set(self.links[found.popleft()]) - seen
-            seen |= new
-            found.extend(new)
-        return seen
-
-
-class Worker:
-    """One process."""
-
-    def __init__(self, workers: Workers) -> None:
-        self.workers = workers
-        self.queue = workers.make()
-        self.number = 1
-        self.has: list[tuple[bytes, int]] = []
-        self.waiting = 1
-        self.step([push_of(self.queue, 0, "s")])
-
-    def step(self, pushes: list[Push], done: tuple[bytes, ...] = (), wanted: int = 0) -> None:
-        """Make a step; its reply may be lost."""
-        step = Exchange(self.number, pushes, done, wanted)
-        self.number += 1
-        answer = self.queue.exchange(step)
-        if self.workers.chance.random() < 0.2:
-            repeated = self.queue.exchange(step)
-            assert (repeated.pushed, repeated.got) == (answer.pushed, answer.got)
-        if answer.was_unknown:
-            self.workers.given_up += len(self.has)
-            self.has = []
-        got = map(int, paths(self.queue, answer.got))
-        self.has += zip((identity for identity, _ in answer.got), got, strict=True)
-        self.waiting = answer.waiting + answer.taken
-
-    def work(self) -> None:
-        """Do a page, or get some; sometimes end in the middle of one."""
-        chance, workers = self.workers.chance, self.workers
-        if not self.has:
-            self.step([], wanted=chance.randint(1, 4))
-            return
-        identity, page = self.has.pop(chance.randrange(len(self.has)))
-        workers.fetched[page] += 1
-        pushes = [push_of(self.queue, link) for link in workers.links[page]]
-        cut = chance.randrange(len(pushes))
-        self.step(pushes[:cut])
-        end = chance.random()
-        if end > 0.1:
-            self.step(pushes[cut:], (identity,), wanted=chance.randint(0, 2))
-            return
-        end_lease(workers.server, self.queue)
-        self.has.append((identity, page))
-        workers.given_up += 1
-        if end > 0.03:  # else it was only stopped for longer than its lease
-            workers.given_up += len(self.has)
-            workers.all[workers.all.index(self)] = Worker(workers)
-
-
-@pytest.mark.parametrize("kind", CLASSES)
-def test_nothing_is_lost_whichever_process_dies(r: redis.Redis, kind: str, seed: int) -> None:
-    chance = random.Random(seed)
-    name = f"scrapy_redis.queue.{kind}"
-    workers = Workers(chance, r, lambda: queue_of(r, SCHEDULER_QUEUE_CLASS=name))
-    worker = workers.all[0]
-    while worker.waiting:
-        worker = chance.choice(workers.all)
-        worker.work()
-    assert set(workers.fetched) == workers.reachable()
-    assert workers.fetched.total() <= len(workers.fetched) + workers.given_up
-    for worker in workers.all:
-        worker.queue.leave()
-    assert left(r) == []
-
-
-class Custom(scrapy_redis.queue.LifoQueue):
-    """Its requests have another form."""
-
-    def _encode_request(self, request: Request) -> bytes:
-        return request.url.encode()
-
-    def _decode_request(self, encoded_request: bytes) -> Request:
-        return Request(encoded_request.decode())
-
-
-def test_a_class_of_the_project_may_have_another_form(r: redis.Redis) -> None:
-    one = queue_of(r, SCHEDULER_QUEUE_CLASS=Custom, SCHEDULER_QUEUE_KEY="mine:%(spider)s")
-    answer = one.exchange(Exchange(1, [push_of(one, 1)], wanted=1))
-    assert answer.got[0][1].partition(b" ")[2] == b"http://site/1"
-    assert (one.key, paths(one, answer.got)) == ("mine:spider", ["1"])
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"SCHEDULER_QUEUE_CLASS": "no.such"}, "the queue cannot be used: No module named 'no'"),
-        ({"SCHEDULER_QUEUE_CLASS": dict}, "SCHEDULER_QUEUE_CLASS is .*dict.*; allowed are"),
-        ({"SCHEDULER_SERIALIZER": "random"}, "SCHEDULER_QUEUE_CLASS .*'loads'"),
-        ({"BLOOMLOCK_LEASE": 0}, "BLOOMLOCK_LEASE is 0; allowed is a number above 0"),
-        ({"SCHEDULER_IDLE_BEFORE_CLOSE": -1}, "SCHEDULER_IDLE_BEFORE_CLOSE is -1; allowed is"),
-        ({"SCHEDULER_PERSIST": "maybe"}, "SCHEDULER_PERSIST is 'maybe'; allowed are True and"),
-    ],
-)
-def test_settings_that_make_no_queue_are_refused(
-    r: redis.Redis, settings: dict[str, Any], sentence: str
+def test_a_push_makes_an_ended_crawl_run_and_one_that_stays_open_lets_it_wait(
+    begin: Begin,
 ) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
-        queue_of(r, **settings)
+    one = begin()
+    assert one.idle() == "ended"
+    assert one.step("a/1").state == "running"
+    one.step(done=[one.step(wanted=1).got[0].id])
+    assert one.idle(stays=True) == "waiting"
+    two = begin()
+    assert two.begun.what == "joined"
+    assert two.idle() == "waiting"
+    assert two.step("a/2").state == "running"
+    assert one.take() == ["a/2"]
 
 
-def test_on_a_cluster_queue_and_filter_lie_on_one_node(cluster: RedisCluster) -> None:
-    assert queue_of(cluster).key == "spider:requests:{pages}"
-    assert queue_of(cluster, SCHEDULER_QUEUE_KEY="spider:{pages}:mine").key == "spider:{pages}:mine"
-    assert queue_of(cluster, "100%").key == "spider:requests:{100%25}"
-    with pytest.raises(ConfigurationError, match=r"SCHEDULER_QUEUE_KEY is 'mine'; allowed .*\{p\}"):
-        queue_of(cluster, "p", SCHEDULER_QUEUE_KEY="mine")
-    with pytest.raises(ConfigurationError, match="'many' has 6 shards; on a cluster the scheduler"):
-        queue_of(cluster, "many", shards=6)
+def test_the_last_one_to_leave_takes_the_queue_along(server: Any, begin: Begin) -> None:
+    one, two = begin(), begin()
+    done = one.step("a/1", wanted=1).got
+    one.step(done=[done[0].id])
+    two.idle()
+    assert one.idle() == "ended"
+    assert not one.crawl.close(finished=True)[0]
+    assert two.crawl.close(finished=True)[0]
+    assert [*server.scan_iter("*pages*")] == [b"{pages}:crawl"]
+    assert list_filters(client=server, prefix=f"bloomlock:{one.crawl.id}:") == []
+
+
+def test_others_see_how_a_crawl_stands(server: Any, begin: Begin) -> None:
+    assert CrawlRecord(server, "pages").figures().state == ""
+    one = begin()
+    one.step("a/1", "a/2", "b/1", "a/3")
+    taken = one.step(wanted=1).got
+    one.step(done=[taken[0].id], wanted=1)
+    figures = CrawlRecord(server, "pages").figures()
+    assert figures == Figures("running", 1, 1, 2, 1, 0, {"a": 2, "b": 0})
+
+
+def test_failed_requests_are_kept_and_put_back(server: Any, begin: Begin) -> None:
+    one = begin()
+    taken = one.step("a/1", "a/2", wanted=2).got
+    assert one.step(failed=[(taken[0].id, "Error: 1")], done=[taken[1].id]).failed == 1
+    assert one.idle() == "ended"
+    assert one.crawl.close(finished=True) == (True, 0, 1)
+    kept = CrawlRecord(server, "pages")
+    assert [(one.error, CODEC.decode(one.entry).url) for one in kept.failed()] == [
+        ("Error: 1", "http://a/2")
+    ]
+    assert kept.settle(retry=True) == 1
+    two = begin()
+    assert (two.begun.what, two.take()) == ("resumed", ["a/2"])
+    # The filter has stayed.
+    assert two.step("a/1").pushed == [False]
+    two.crawl.exchange(Step(99, [Push(None, b"-", "f", "bad message", b"{")]))
+    assert [(one.error, one.entry) for one in kept.failed()] == [("bad message", b"{")]
+    assert kept.settle(retry=False) == 1
+    assert kept.failed() == []
+
+
+def test_with_retries_it_waits_behind_everything_else(server: Any, begin: Begin) -> None:
+    one = begin(BLOOMLOCK_RETRIES=1)
+    taken = one.step("a/1", wanted=1).got
+    assert one.step(failed=[(taken[0].id, "Error: 1")]).waiting == 1
+    assert one.take() == []
+    assert one.idle() == "running"
+    (member,) = server.zrange(one.crawl.keys[3], 0, -1)
+    server.zadd(one.crawl.keys[3], {member: 1})
+    one.step("a/2/-9")
+    answer = one.step(wanted=2)
+    assert paths_of(answer) == ["a/2", "a/1"]
+    assert one.step(failed=[(answer.got[1].id, "Error: 2")]).failed == 1
+
+
+def test_with_persist_the_next_crawl_begins_with_what_failed(server: Any, begin: Begin) -> None:
+    one = begin(BLOOMLOCK_PERSIST=True)
+    taken = one.step("a/1", wanted=1).got
+    one.step(failed=[(taken[0].id, "Error: 1")])
+    assert one.idle() == "ended"
+    two = begin(BLOOMLOCK_PERSIST=True)
+    assert two.begun.what == "begun"
+    assert [[CODEC.decode(one).url for one in some] for some in two.crawl.failed_before()] == [
+        ["http://a/1"]
+    ]
+    assert CrawlRecord(server, "pages").failed() == []
+
+
+def test_the_guards_of_a_crawl_that_goes_on(server: Any, begin: Begin) -> None:
+    one = begin(attributes={"category": "1"})
+    one.step("a/1")
+    with pytest.raises(ConfigurationError, match=r"category = '1'.* has '2'; .*%\(category\)s"):
+        begin(attributes={"category": "2"})
+    begin(attributes={"category": "1"}, overwrites="items.jl").crawl.close(finished=False)
+    begin().crawl.close(finished=False)
+    with pytest.raises(ConfigurationError, match="1 processes are at work"):
+        begin(BLOOMLOCK_RESUME=False)
+    end_lease(server, one)
+    with pytest.raises(ConfigurationError, match=r"overwrite items.jl, .*\(0 done, 1 wait\)"):
+        begin(attributes={"category": "1"}, overwrites="items.jl")
+    anew = begin(BLOOMLOCK_RESUME=False, attributes={"category": "2"}, overwrites="items.jl")
+    assert (anew.begun.what, anew.take()) == ("begun", [])
+
+
+def test_a_crawl_or_a_filter_that_is_gone_is_noticed(server: Any, begin: Begin) -> None:
+    one = begin()
+    one.step("a/1")
+    keys = [*server.scan_iter(f"bloomlock:{one.crawl.id}:*")]
+    assert len(keys) == 2
+    for key in keys:
+        server.delete(key)
+    assert one.step("a/2").state == "gone"
+    with pytest.raises(FilterLostError, match="begin anew: -s BLOOMLOCK_RESUME=0"):
+        begin()
+    assert [*server.scan_iter(f"bloomlock:{one.crawl.id}:*")] == []
+    server.delete(*keys_of("pages"))
+    assert begin().begun.what == "begun"

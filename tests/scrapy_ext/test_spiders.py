@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import servers
-from crawling import ADDON, OURS, PATIENCE, RECORDS
+from crawling import ADDON, ALONE, PATIENCE
 from proxy import Proxy
 from servers import wait_until
 
@@ -61,15 +61,15 @@ def test_on_a_cluster_messages_are_at_any_key() -> None:
         assert [message for _, message in messages.take(2, [first[0]])] == [b"b"]
 
 
-@pytest.mark.parametrize("set_up", [ADDON | RECORDS, OURS], ids=["add-on", "scheduler"])
+@pytest.mark.parametrize("set_up", [ALONE, ADDON], ids=["filter alone", "add-on"])
 def test_start_urls_come_from_redis(
     set_up: dict[str, Any], crawls: Runner, site: Site, r: redis.Redis
 ) -> None:
     fill(r, "list", [json.dumps({"url": f"{site.url}/{page}"}) for page in (0, 1, 0)])
     site.links = lambda page: [*range(page), 7]
     done = crawls.run(set_up, spider="FeedSpider", **FEED, CONCURRENT_REQUESTS=2)
-    # What is pushed twice is wanted twice; what was read is not followed as a link.
-    assert done.pages == Counter([*site.paths, "/0"])
+    # What is pushed twice is wanted twice. It is not recorded, so a link to it is followed once.
+    assert done.pages == Counter([*site.paths, "/0", "/0", "/1"])
     assert r.keys("*feed*") == []
     assert done.reason == "finished"
 
@@ -90,13 +90,28 @@ def test_messages_of_a_killed_process_come_again(
 
     with Proxy(valkey) as proxy:
         proxy.judge = judge
-        killed = crawls.start(OURS, spider="FeedSpider", BLOOMLOCK_URL=proxy.url, **FEED)
+        killed = crawls.start(ADDON, spider="FeedSpider", BLOOMLOCK_URL=proxy.url, **FEED)
         assert cut.wait(PATIENCE)
         wait_until(lambda: r.hlen("{feed}:taken") == 3, PATIENCE)
         killed.kill()
     assert r.hlen("{feed}:taken") == 3
     end_leases(r)
-    crawling_leases = {"BLOOMLOCK_LEASE": 600}
-    r.zremrangebyscore("spider:requests:workers", "-inf", "+inf")
-    done = crawls.run(OURS, spider="FeedSpider", **FEED, **crawling_leases)
+    done = crawls.run(ADDON, spider="FeedSpider", **FEED)
     assert done.pages == Counter(["/0", "/1", "/2"])
+
+
+@pytest.mark.parametrize("set_up", [ALONE, ADDON], ids=["filter alone", "add-on"])
+def test_a_message_that_is_no_request_holds_up_no_other(
+    set_up: dict[str, Any], crawls: Runner, site: Site, r: redis.Redis
+) -> None:
+    site.links = lambda _: []
+    good = [json.dumps({"url": f"{site.url}/{page}"}) for page in range(3)]
+    fill(r, "list", ['{"url": "no scheme"}', *good])
+    done = crawls.run(set_up, spider="FeedSpider", **FEED)
+    assert sorted(done.fetched) == ["/0", "/1", "/2"]
+    assert len(done.lines("No request can be made of a message at 'feed'")) == 1
+    assert r.keys("{feed}*") == []
+    if set_up is ADDON:
+        (failed,) = r.hvals("{spider}:failed")
+        assert failed.endswith(b'{"url": "no scheme"}')
+        assert b"ValueError" in failed

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 DEAD = "127.0.0.1:1"
-NAME = "spider:dupefilter"
+NAME = "spider"
 
 
 def open_filter(**settings: Any) -> BloomDupeFilter:
@@ -87,10 +87,9 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
         ({"BLOOMLOCK_URL": "redis+sentinel://a"}, "BLOOMLOCK_URL must be the URL.*no service"),
         ({"BLOOMLOCK_URL": "redis+sentinel://a:b/c"}, "BLOOMLOCK_URL must be the URL of a Redis"),
         ({"REDIS_PARAMS": {"redis_cls": "no.such"}}, "REDIS_PARAMS makes no Redis client"),
-        ({"BLOOMLOCK_OPTIMIZE": "size"}, "optimize must be 'memory', 'balanced', 'speed' or None"),
-        ({"BLOOMLOCK_NUM_HASHES": "65"}, "num_hashes must be a whole number from 1 to 64"),
-        ({"BLOOMLOCK_WINDOW": 60, "BLOOMLOCK_SLICES": 13}, "slices must be a whole number from 2"),
-        ({"BLOOMLOCK_KEY": "short"}, "key must be"),
+        ({"BLOOMLOCK_FILTER": {"optimize": "size"}}, "optimize must be 'memory', 'balanced', "),
+        ({"BLOOMLOCK_FILTER": {"num_hashes": 65}}, "num_hashes must be a whole number from 1"),
+        ({"BLOOMLOCK_FILTER": {"key": "short"}}, "key must be"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(
@@ -104,17 +103,18 @@ def test_settings_that_cannot_be_used_are_refused(
 
 
 def test_settings_from_the_command_line_are_strings(valkey: str, r: redis.Redis) -> None:
-    given = {"CAPACITY": "5000", "ERROR_RATE": "1e-4", "NEAR_CACHE": "0", "MAX_STALENESS": "0.5"}
-    more = {"KEY": "True", "RECORD_UNFILTERED": "1", "NAME": "of %(spider)s"}
     open_filter(
         BLOOMLOCK_URL=valkey,
-        **{f"BLOOMLOCK_{name}": value for name, value in (given | more).items()},
+        BLOOMLOCK_CAPACITY="5e3",
+        BLOOMLOCK_ERROR_RATE="1e-4",
+        BLOOMLOCK_NAME="100%% of %(name)s",
+        BLOOMLOCK_FILTER='{"key": true, "timeout": 60}',
     )
-    with BloomFilter.open("of spider", client=r) as shared:
+    with BloomFilter.open("100% of spider", client=r) as shared:
         assert (shared.capacity, shared.error_rate) == (5000, 1e-4)
     # All processes need the same key.
     with pytest.raises(BloomlockError, match="key: stored"):
-        open_filter(BLOOMLOCK_URL=valkey, BLOOMLOCK_NAME="of spider")
+        open_filter(BLOOMLOCK_URL=valkey, BLOOMLOCK_NAME="100%% of spider")
 
 
 def test_a_wrong_password_is_one_sentence_without_it() -> None:
@@ -207,8 +207,7 @@ def project(tmp_path: Path, site: Site) -> Path:
     (tmp_path / "project" / "spiders" / "links.py").write_text(SPIDER.format(url=site.url))
     (tmp_path / "project" / "settings.py").write_text(
         'SPIDER_MODULES = ["project.spiders"]\n'
-        "BLOOMLOCK_RECORD_UNFILTERED = True\n"
-        "BLOOMLOCK_TIMEOUT = 60\n"
+        'BLOOMLOCK_FILTER = {"timeout": 60}\n'
         "TELNETCONSOLE_ENABLED = False\n"
     )
     return tmp_path
@@ -242,14 +241,15 @@ def test_a_command_that_looks_at_pages_needs_no_server(
         assert result.lines("the filter of the crawls is left alone")
 
 
-def test_a_crawl_says_how_much_was_recorded(
+def test_the_filter_alone_outlives_the_crawl_and_says_what_is_lost(
     project: Path, site: Site, crawls: Runner, valkey: str
 ) -> None:
-    setting = ["-s", FILTER]
     for before in (0, len(site.paths)):
-        done = crawls.command(project, "crawl", "links", *setting, BLOOMLOCK_URL=valkey).finish()
-        assert done.code == 0, done.log
-        assert done.lines(f"Using the filter 'links:dupefilter': about {before} requests were")
+        done = crawls.command(project, "crawl", "links", "-s", FILTER, BLOOMLOCK_URL=valkey)
+        result = done.finish()
+        assert result.code == 0, result.log
+        assert result.lines(f"Using the filter 'links': about {before} requests were")
+        assert result.lines("The queue is in memory only, and is lost when the crawl stops")
     assert site.requested.count("/1") == 1
-    dead = crawls.command(project, "crawl", "links", *setting, BLOOMLOCK_URL=f"redis://{DEAD}")
+    dead = crawls.command(project, "crawl", "links", "-s", FILTER, BLOOMLOCK_URL=f"redis://{DEAD}")
     assert dead.finish().code == 1

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any, Self
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.http import Response
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.misc import build_from_crawler, load_object
 
-import scrapy_ext.guard
 from scrapy_ext import BloomDupeFilter
 from scrapy_ext.middleware import BatchingMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import pytest
-    from scrapy.http import Response
 
-NAME = "spider:dupefilter"
+NAME = "spider"
 WAYS = ("one by one", "batches")
 
 
@@ -32,17 +30,19 @@ class IdleCrawler(Crawler):
     engine: Any = None
 
     def set_engine(self) -> None:
-        nearer = SimpleNamespace(process_spider_output=None)
         middlewares = [OffsiteMiddleware(self)]  # type: ignore[arg-type]
+        outputs = [BatchingMiddleware(self)]
         self.engine = self._engine = SimpleNamespace(
             downloader=SimpleNamespace(middleware=SimpleNamespace(middlewares=middlewares)),
-            scraper=SimpleNamespace(spidermw=SimpleNamespace(middlewares=[nearer])),
+            scraper=SimpleNamespace(spidermw=SimpleNamespace(middlewares=outputs)),
         )
 
 
 def crawler_of(**settings: Any) -> IdleCrawler:
     """Return a crawler that has a spider and stats, without what `get_crawler` asks for."""
-    crawler = IdleCrawler(Spider, {"BLOOMLOCK_CAPACITY": 1000, "BLOOMLOCK_TIMEOUT": 60, **settings})
+    crawler = IdleCrawler(
+        Spider, {"BLOOMLOCK_CAPACITY": 1000, "BLOOMLOCK_FILTER": {"timeout": 60}, **settings}
+    )
     crawler.stats = MemoryStatsCollector(crawler)
     crawler.crawling = True
     crawler.set_engine()
@@ -56,31 +56,19 @@ def crawler_of(**settings: Any) -> IdleCrawler:
     return crawler
 
 
-class Clock:
-    """The clock by which a server that failed is left alone; it moves when a test says so."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(scrapy_ext.guard, "time", self)
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 class AskedFilter:
     """The filter of a crawler, and its middleware.
 
     Args:
         url: The server.
         way: "one by one", as by a scheduler, or "batches", as the requests of one page.
-        settings: Those of the project. Without more the near-cache does not hide the server.
+        settings: Those of the project.
     """
 
     def __init__(self, url: str, way: str, **settings: Any) -> None:
-        given = {"BLOOMLOCK_URL": url, "BLOOMLOCK_NEAR_CACHE": 0, **settings}
-        self.crawler = crawler_of(**given)
+        self.crawler = crawler_of(BLOOMLOCK_URL=url, **settings)
         self.way = way
-        self.middleware = BatchingMiddleware(self.crawler)
+        (self.middleware,) = self.crawler.engine.scraper.spidermw.middlewares
         self.filter = BloomDupeFilter.from_crawler(self.crawler)
         self.filter.open()
         self._loop = asyncio.Runner()
@@ -89,30 +77,37 @@ class AskedFilter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.filter.close()
+        self.run(self._close())
         self._loop.close()
+
+    async def _close(self) -> None:
+        self.filter.close("finished")
+
+    def run(self, scenario: Any) -> Any:
+        """Run a coroutine in the loop of the crawler."""
+        return self._loop.run(scenario)
 
     def stat(self, name: str) -> int:
         return int(self.crawler.stats.get_value(f"bloomlock/{name}", 0))  # type: ignore[union-attr]
 
     def ask(self, *paths: str, **meta: Any) -> str:
         """Ask about requests to paths; return a letter for each: n, it is new, or s, it is not."""
-        requests = [request(path, **meta) for path in paths]
-        if self.way == "one by one":
-            return "".join(map(self.letter, requests))
-        return self._loop.run(self.ask_page(requests))
+        return str(self.run(self.ask_page([request(path, **meta) for path in paths])))
 
     async def ask_page(self, requests: list[Request]) -> str:
         """Let a callback yield requests, and schedule what comes out of the middleware."""
+        if self.way == "one by one":
+            return "".join(map(self.letter, requests))
 
         async def callback() -> AsyncIterator[Any]:
             for one in requests:
                 yield one
 
-        return "".join([self.letter(one) async for one in self.outputs(callback())])
+        passed = [one async for one in self.outputs(callback())]
+        return "".join(self.letter(one) if one in passed else "s" for one in requests)
 
     def outputs(self, callback: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        response: Response = None  # type: ignore[assignment]
+        response = Response("https://example.org/page", request=request("page"))
         return self.middleware.process_spider_output(response, callback)
 
     def letter(self, one: Request) -> str:

@@ -60,7 +60,8 @@ class LinkSpider(Spider):
         items: Paths of pages that give an item, before their requests.
         raises: Paths of pages whose callback raises after the item.
         how: For the path of a link, arguments of its request; "beside": `engine.crawl` gets it;
-            "partial": its callback is no method of the spider.
+            "partial": its callback is no method of the spider;
+            "complex": its `meta` has what JSON cannot hold.
         hands_on: Whether requests get the `meta` of the response they come from.
         dies: An event and a path: the process kills itself there. "asked": the request is sent;
             "callback": it begins; "half": the first of its requests is queued and no other is
@@ -101,7 +102,11 @@ class LinkSpider(Spider):
             meta = options.pop("meta", {})
             if self.hands_on:
                 meta = {**response.meta, **meta}
-            beside, is_partial = (options.pop(name, False) for name in ("beside", "partial"))
+            beside, is_partial, is_complex = (
+                options.pop(name, False) for name in ("beside", "partial", "complex")
+            )
+            if is_complex:
+                meta = {**meta, "complex": 1j}
             callback = partial(self.parse) if is_partial else self.parse
             request = response.follow(target, callback, meta=meta, **options)
             if beside:
@@ -167,6 +172,51 @@ class DyingPipeline:
         spider.note("item", item["path"])
         deferred_from_coro(spider.die_later("done", item["path"]))
         return item
+
+
+class LambdaSpider(LinkSpider):
+    """Its callbacks are no methods, so its requests stay in the process that made them."""
+
+    def parse(self, response):
+        path = path_of(response.url)
+        yield {"path": path}
+        for target in response.xpath("//a/@href").getall():
+            yield response.follow(target, lambda found, parse=self.parse: parse(found))
+        self.note("done", path)
+
+
+class RenamedSpider(LinkSpider):
+    """Follows links by a callback that an earlier version of the spider had under another name."""
+
+    def requests_of(self, response):
+        for request in super().requests_of(response):
+            yield request.replace(callback=getattr(self, self.settings["CALLBACK"]))
+
+    def parse_one(self, response):
+        yield from self.parse(response)
+
+    if os.environ.get("RENAMED"):
+        parse_two = parse_one
+
+
+class SlowlyClosedPipeline:
+    """Closes when the file of the setting CLOSE_WHEN is there."""
+
+    def __init__(self, crawler):
+        self.crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    def process_item(self, item):
+        return item
+
+    async def close_spider(self):
+        name = self.crawler.settings["CLOSE_WHEN"]
+        self.crawler.spider.note("closing", "")
+        while not os.path.exists(name):  # noqa: ASYNC240, PTH110
+            await wait(0.01)
 
 
 class MixedSpider(LinkSpider):
@@ -327,14 +377,28 @@ def keep_item(item) -> None:
 
 
 def crawl(task) -> int:
-    """Crawl, print what happened, and return the exit status."""
+    """Crawl, print what happened, and return the exit status.
+
+    `together` and `in_sequence` are names of several spiders.
+    """
     settings = {"TELNETCONSOLE_ENABLED": False, "ROBOTSTXT_OBEY": False, **task["settings"]}
     process = CrawlerProcess(settings)
-    crawler = process.create_crawler(globals()[task["spider"]])
-    crawler.signals.connect(keep_item, signals.item_scraped)
-    process.crawl(crawler, name=task["name"], start_urls=[task["start"]], **task["arguments"])
+    names = task.get("together") or task.get("in_sequence") or [task["name"]]
+    crawlers = [process.create_crawler(globals()[task["spider"]]) for _ in names]
+
+    def start(crawler, name):
+        crawler.signals.connect(keep_item, signals.item_scraped)
+        arguments = {"name": name, "start_urls": [task["start"]], **task["arguments"]}
+        return process.crawl(crawler, **arguments)
+
+    first = start(crawlers[0], names[0])
+    for crawler, name in zip(crawlers[1:], names[1:], strict=True):
+        if task.get("in_sequence"):
+            first.addCallback(lambda _, crawler=crawler, name=name: start(crawler, name))
+        else:
+            start(crawler, name)
     process.start()
-    stats = {} if process.bootstrap_failed else crawler.stats.get_stats()
+    stats = {} if process.bootstrap_failed else crawlers[0].stats.get_stats()
     kinds = int | float | str | list
     wanted = {key: value for key, value in stats.items() if isinstance(value, kinds)}
     told = {"fetched": FETCHED, "items": ITEMS, "events": EVENTS, "stats": wanted}

@@ -29,21 +29,12 @@ STATUS = 2
 
 PLAIN: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 FILTER: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter"}
-ADDON: dict[str, Any] = {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}
-OURS: dict[str, Any] = {"SCHEDULER": "scrapy_ext.Scheduler"}
-SCRAPY_REDIS: dict[str, Any] = {
+ALONE: dict[str, Any] = {
     **FILTER,
-    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-    "SCHEDULER_PERSIST": True,
+    "SPIDER_MIDDLEWARES": {"scrapy_ext.BatchingMiddleware": 10},
 }
-RECORDS: dict[str, Any] = {"BLOOMLOCK_RECORD_UNFILTERED": True}
-"""Requests of `start_urls` count as seen, so each page is fetched once."""
-SET_UPS = {
-    "filter": FILTER,
-    "add-on": ADDON,
-    "scheduler": OURS,
-    "scrapy-redis": SCRAPY_REDIS,
-}
+ADDON: dict[str, Any] = {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}
+SCRAPY_REDIS: dict[str, Any] = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
 
 
 @dataclass
@@ -233,14 +224,14 @@ class Forks:
 
 
 def end_leases(client: redis.Redis) -> None:
-    """Let all leases of the queue and of claims be over, as if their time had passed."""
-    for key in [*client.scan_iter(match="*:requests:workers"), *client.scan_iter(match="*:claims")]:
+    """Let all leases of crawls be over, as if their time had passed."""
+    for key in client.scan_iter(match="*:workers"):
         client.zadd(key, dict.fromkeys(client.zrange(key, 0, -1), 1))
 
 
-def in_flight(client: redis.Redis) -> int:
-    """Return how many requests of the queue processes have taken and not done."""
-    return client.hlen("spider:requests:taken")
+def in_flight(client: redis.Redis, name: str = "spider") -> int:
+    """Return how many requests of a crawl processes have taken and not done."""
+    return client.hlen(f"{{{name}}}:taken")
 
 
 class Runner:
@@ -268,6 +259,8 @@ class Runner:
         name: str = "spider",
         arguments: dict[str, Any] | None = None,
         start: str = "/0",
+        together: list[str] | None = None,
+        in_sequence: list[str] | None = None,
         **settings: Any,
     ) -> Process:
         """Start a crawl; `set_up` and the other keyword arguments are settings."""
@@ -275,7 +268,7 @@ class Runner:
             "REDIS_URL": self._url,
             "BLOOMLOCK_CAPACITY": 1000,
             # A slow machine is no outage.
-            "BLOOMLOCK_TIMEOUT": 60,
+            "BLOOMLOCK_FILTER": {"timeout": 60},
             "DOWNLOAD_TIMEOUT": 2 * PATIENCE,
             "NOTES": str(self.notes),
         }
@@ -285,6 +278,8 @@ class Runner:
             "start": f"{self._site.url}{start}",
             "settings": {**shared, **(ADDON if set_up is None else set_up), **settings},
             "arguments": arguments or {},
+            "together": together,
+            "in_sequence": in_sequence,
         }
         return self._keep(task)
 

@@ -1,99 +1,89 @@
-"""The settings of scrapy_ext by themselves: what is read, what is refused with one sentence."""
+"""The settings of a crawl: what is read, and what is refused with one sentence."""
 
 from __future__ import annotations
 
-import logging
+from typing import Any
 
 import pytest
-from scrapy.settings import Settings
+from scrapy import Spider
+from scrapy.crawler import Crawler
 
 from bloomlock.errors import ConfigurationError
-from scrapy_ext.settings import FilterSettings, QueueSettings, keeps_requests, warn_of_unknown
+from scrapy_ext.settings import CrawlSettings, warn_of_unknown
 
 
-def read(**given: object) -> FilterSettings:
-    settings = Settings({f"BLOOMLOCK_{name}": value for name, value in given.items()})
-    return FilterSettings.read(settings, "shop")
+class PageSpider(Spider):
+    name = "pages"
+    category = "1"
 
 
-def test_defaults():
-    found = read()
-    assert (found.name, found.capacity, found.error_rate) == ("shop:dupefilter", 1_000_000, 1e-6)
-    assert (found.strategy, found.on_full, found.on_outage) == ("atomic", "warn", "allow")
-    assert (found.near_cache, found.max_staleness, found.timeout) == (100_000, 1.0, 1.0)
-    assert (found.key, found.window, found.slices, found.num_hashes) == (None,) * 4
-    assert not found.clear_on_close
+def read(**settings: Any) -> CrawlSettings:
+    named = {f"BLOOMLOCK_{name.upper()}": value for name, value in settings.items()}
+    return CrawlSettings.read(Crawler(PageSpider, named))
+
+
+def test_the_defaults() -> None:
+    assert read() == CrawlSettings(
+        name="pages",
+        is_named=False,
+        capacity=1_000_000,
+        error_rate=1e-6,
+        window=None,
+        persist=False,
+        resume=True,
+        retries=0,
+        order="lifo",
+        pace="shared",
+        on_outage="wait",
+        lease=60.0,
+        pickle=True,
+        options={},
+        timeout=1.0,
+    )
+
+
+def test_texts_of_the_command_line_are_read() -> None:
+    settings = read(capacity="5000", resume="0", persist="True", filter='{"strategy": "lua"}')
+    assert (settings.capacity, settings.resume, settings.persist) == (5000, False, True)
+    assert settings.options == {"strategy": "lua"}
+    assert read(filter={"timeout": 5}).timeout == 5
+    crawler = Crawler(PageSpider, {"SCHEDULER_FLUSH_ON_START": True})
+    assert not CrawlSettings.read(crawler).resume
+
+
+def test_attributes_of_the_spider_fill_the_name() -> None:
+    assert read(name="%(name)s:%(category)s 100%%").name == "pages:1 100%"
+    assert read(name="all").is_named
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "field", "expected"),
+    ("name", "value", "allowed"),
     [
-        # The command line's `-s` hands everything over as a string.
-        ("CAPACITY", "5000", "capacity", 5000),
-        ("CAPACITY", "5e6", "capacity", 5_000_000),
-        ("ERROR_RATE", "0.01", "error_rate", 0.01),
-        ("NEAR_CACHE", "0", "near_cache", 0),
-        ("NUM_HASHES", "7", "num_hashes", 7),
-        ("WINDOW", "3600", "window", 3600.0),
-        ("KEY", "True", "key", True),
-        ("KEY", "thirty-two bytes of a secret key", "key", "thirty-two bytes of a secret key"),
-        ("CLEAR_ON_CLOSE", "True", "clear_on_close", True),
-        ("NAME", "%(spider)s 100%%", "name", "shop 100%"),
-        ("NAME", "all", "name", "all"),
-        ("ON_OUTAGE", "close", "on_outage", "close"),
+        ("name", "", r"a text in which %\(NAME\)s"),
+        ("name", "%(page)s", "the spider has no attribute 'page'"),
+        ("name", "100%", "%% for a percent sign"),
+        ("capacity", 0, "a whole number above 0"),
+        ("capacity", 1.5, "a whole number"),
+        ("capacity", True, "a whole number"),
+        ("error_rate", 1, "a number above 0 and below 1"),
+        ("window", "soon", "a number above 0"),
+        ("lease", -1, "a number above 0"),
+        ("retries", -1, "a whole number 0 or more"),
+        ("order", "random", "'lifo', 'fifo'"),
+        ("pace", "slow", "'shared', 'process'"),
+        ("on_outage", "drop", "'wait', 'close'"),
+        ("persist", "perhaps", "True and False"),
+        ("filter", "{", "a dict"),
+        ("filter", {"capacity": 1}, "allowed are strategy, "),
     ],
 )
-def test_settings_are_read(setting, value, field, expected):
-    assert getattr(read(**{setting: value}), field) == expected
+def test_what_is_not_allowed(name: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"BLOOMLOCK_{name.upper()} .*{allowed}"):
+        read(**{name: value})
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "says"),
-    [
-        *(("CAPACITY", v, "allowed is a whole number above 0") for v in (0, -1, 1.5, "x", True)),
-        *(("ERROR_RATE", v, "allowed is a number above 0 and below 1") for v in (0, 1, "a")),
-        ("NEAR_CACHE", -1, "allowed is a whole number 0 or more"),
-        ("MIRROR_BYTES", "1.5", "allowed is a whole number 0 or more"),
-        *(("MAX_STALENESS", v, "allowed is a number above 0") for v in (0, "nan", "inf")),
-        ("TIMEOUT", [], "allowed is a number above 0"),
-        ("WINDOW", "7d", "allowed is a number above 0"),
-        ("SLICES", "six", "allowed is a whole number above 0"),
-        ("NUM_HASHES", 0, "allowed is a whole number above 0"),
-        *(("NAME", v, "allowed is a non-empty string") for v in ("", "  ", 5, "%(shop)s", "5 %")),
-        ("ON_OUTAGE", "weep", "allowed are 'allow', 'drop', 'close'"),
-        ("CLEAR_ON_CLOSE", "maybe", "allowed are True and False"),
-        ("RECORD_UNFILTERED", "so", "allowed are True and False"),
-    ],
-)
-def test_a_setting_that_is_not_usable(setting, value, says):
-    with pytest.raises(ConfigurationError) as refused:
-        read(**{setting: value})
-    assert str(refused.value).startswith(f"BLOOMLOCK_{setting} is {value!r}; {says}")
-    assert "\n" not in str(refused.value)
-
-
-def test_a_key_is_not_shown():
-    assert "a secret of the project" not in repr(read(KEY="a secret of the project"))
-
-
-def test_a_setting_that_does_not_exist_is_told_with_its_neighbour(caplog):
-    caplog.set_level(logging.WARNING)
-    settings = Settings({"BLOOMLOCK_CAPACTY": 5, "BLOOMLOCK_XYZ": 1, "BLOOMLOCK_NAME": "a"})
-    warn_of_unknown(settings)
-    near, far = (record.getMessage() for record in caplog.records)
-    assert near.endswith("BLOOMLOCK_CAPACTY; it has no effect. Did you mean BLOOMLOCK_CAPACITY?")
-    assert "BLOOMLOCK_XYZ; it has no effect. Known are BLOOMLOCK_URL, " in far
-
-
-def test_settings_of_the_queue_that_processes_share():
-    found = QueueSettings.read(Settings({"SCHEDULER_IDLE_BEFORE_CLOSE": "3"}))
-    assert (found.key, found.is_kept, found.is_flushed, found.idle_s) == (None, True, False, 3)
-    assert not QueueSettings.read(Settings({"SCHEDULER_PERSIST": "False"})).is_kept
-    with pytest.raises(ConfigurationError, match="SCHEDULER_QUEUE_KEY is '%\\(x\\)s'"):
-        QueueSettings.read(Settings({"SCHEDULER_QUEUE_KEY": "%(x)s"}))
-
-
-def test_only_scrapys_own_queue_in_memory_hands_back_the_same_objects():
-    assert keeps_requests(Settings())
-    assert not keeps_requests(Settings({"JOBDIR": "x"}))
-    assert not keeps_requests(Settings({"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}))
+def test_a_setting_that_there_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    crawler = Crawler(PageSpider, {"BLOOMLOCK_CAPACTIY": 1, "BLOOMLOCK_MARK": "processed"})
+    warn_of_unknown(crawler.settings)
+    assert "no setting BLOOMLOCK_CAPACTIY; it has no effect. Did you mean" in caplog.text
+    assert "no setting BLOOMLOCK_MARK" in caplog.text

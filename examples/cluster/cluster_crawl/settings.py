@@ -12,5 +12,5 @@ ROBOTSTXT_OBEY = True
 
 # The queue and the filter are there. The settings of scrapy-redis are read.
 REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
-SCHEDULER = "scrapy_ext.Scheduler"
+ADDONS = {"scrapy_ext.BloomlockAddon": 500}
 BLOOMLOCK_CAPACITY = 10_000_000

@@ -5,5 +5,6 @@ SPIDER_MODULES = ["news_crawl.spiders"]
 ROBOTSTXT_OBEY = True
 
 ADDONS = {"scrapy_ext.BloomlockAddon": 500}
-# For years of articles; the filter stays from crawl to crawl.
+# Pages that gave an item are not fetched again. Room for years of them.
+BLOOMLOCK_PERSIST = True
 BLOOMLOCK_CAPACITY = 10_000_000

@@ -1,0 +1,179 @@
+-- One step of a worker: renew its lease, queue requests, end those that are done, take others.
+-- Safe to repeat under the same number. The crawl ends in the step that finds nothing to do and all
+-- workers idle.
+-- KEYS: see crawl_common.lua
+-- ARGV[1]: worker, lease (ms), dead (workers), id (of the crawl), generation (of its filter), step (its
+--          number), fifo, retries, done (ids), failed (pairs of id and error), wanted (how many to take),
+--          free (host -> how many more it may have), slots (host -> {how many, delay in ms}), limit and
+--          delay (of all other hosts), idle, stays (it never ends by itself)
+-- ARGV: then for each push its mode, its host NUL priority and whether it is a start request, and its
+--       entry. Item i of the filter is that of push i. Modes:
+--       n: queue if the filter does not have it, and add it; a: queue; r: add and queue;
+--       s and the fingerprint: queue if no start request was the same;
+--       l: it stays in the worker; ask whether the filter has it; d: such a one is done; add it;
+--       f: keep it among the failed with the error that stands for the host
+-- Reply: {"gone"} if the server has another crawl or none; else {state, 1 if the worker was not known,
+--        waiting, taken, failed, how many dead workers had, ms until the next host is due or -1, 1 if a
+--        host is due of which the worker has enough, "1" or "0" for each push, the workers as JSON, then
+--        ids and members that were taken}
+local MOST_FAILED, RETRY_MS = 10000, 10000
+local fields = call('HMGET', KEYS[1], 'id', 'state', 'generation')
+if fields[1] ~= told.id or (fields[3] and fields[3] ~= told.generation) then
+    return {'gone'}
+end
+call('HSETNX', KEYS[1], 'generation', told.generation)
+local state = fields[2]
+local is_known = call('ZSCORE', KEYS[6], told.worker)
+hold_lease()
+local recovered = release_dead()
+local waits_ms, passed_over = -1, 0
+
+local function waiting()
+    return call('ZCARD', KEYS[2]) + call('ZCARD', KEYS[4])
+end
+
+local function reply(flags, ids)
+    local words = {state, is_known and 0 or 1, waiting(), call('HLEN', KEYS[5]), call('HLEN', KEYS[8]),
+        recovered, waits_ms, passed_over, flags, cjson.encode(call('ZRANGE', KEYS[6], 0, -1))}
+    for _, id in ipairs(ids) do
+        local member = call('HGET', KEYS[5], id)
+        if member then
+            words[#words + 1] = id
+            words[#words + 1] = member
+        end
+    end
+    return words
+end
+
+local last = call('HGET', KEYS[7], told.worker)
+last = last and cjson.decode(last)
+if last and last.step == told.step then
+    return reply(last.flags, last.ids)
+end
+
+local function keep_failed(turn, entry)
+    if call('HLEN', KEYS[8]) < MOST_FAILED then
+        call('HSET', KEYS[8], turn, entry)
+    end
+end
+
+local function is_wanted(item, mode, fingerprint)
+    if mode == 'n' then
+        return add(item)
+    elseif mode == 'l' then
+        return not exists(item)
+    elseif mode == 's' then
+        return call('SADD', KEYS[9], fingerprint) == 1
+    elseif mode == 'r' or mode == 'd' then
+        add(item)
+    end
+    return true
+end
+
+local flags, pushed = {}, 0
+for item = 1, (#ARGV - 1) / 3 do
+    local word, head, entry = ARGV[3 * item - 1], ARGV[3 * item], ARGV[3 * item + 1]
+    local mode = string.sub(word, 1, 1)
+    flags[item] = '0'
+    if mode == 'f' then
+        local turn = next_turn(false)
+        keep_failed(turn, head .. '\0\0' .. '800000000' .. turn .. '00\0' .. entry)
+    elseif is_wanted(item, mode, string.sub(word, 2)) then
+        flags[item] = '1'
+        if mode ~= 'l' and mode ~= 'd' then
+            put(head .. next_turn(told.fifo or string.sub(head, -1) == '1') .. '00\0' .. entry)
+            pushed = pushed + 1
+        end
+    end
+end
+flags = table.concat(flags)
+
+for _, id in ipairs(told.done) do
+    if call('HDEL', KEYS[5], id) == 1 then
+        call('HINCRBY', KEYS[1], 'done', 1)
+    end
+end
+for _, pair in ipairs(told.failed) do
+    local member = call('HGET', KEYS[5], pair[1])
+    if member then
+        call('HDEL', KEYS[5], pair[1])
+        local host, rank, rest = split(member)
+        local failures = tonumber(string.sub(rank, 24), 16) + 1
+        if failures <= told.retries then
+            -- Behind everything else.
+            rank = 'ffffffff0' .. next_turn(true) .. string.format('%02x', failures)
+            call('ZADD', KEYS[4], string.format('%.0f', now_ms + RETRY_MS * failures),
+                host .. rank .. rest)
+        else
+            keep_failed(turn_of(member), pair[2] .. '\0' .. member)
+        end
+    end
+end
+for _, member in ipairs(call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now_ms))) do
+    put(member)
+    call('ZREM', KEYS[4], member)
+end
+
+-- Take one request from each host in turn, so that all hosts are at work.
+local function take(ids)
+    local has_found = false
+    local due = call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now_ms),
+        'WITHSCORES', 'LIMIT', 0, 2 * told.wanted + 64)
+    for position = 1, #due, 2 do
+        local host, due_ms = due[position], tonumber(due[position + 1])
+        if #ids == told.wanted then
+            return false
+        end
+        local slot = told.slots[host] or {told.limit, told.delay}
+        local free = told.free[host] or slot[1]
+        if free > 0 then
+            local first = call('ZRANGEBYLEX', KEYS[2], '[' .. host .. '\0', '(' .. host .. '\1',
+                'LIMIT', 0, 1)[1]
+            has_found = true
+            if first then
+                local id = told.worker .. ':' .. turn_of(first)
+                call('ZREM', KEYS[2], first)
+                call('HSET', KEYS[5], id, first)
+                -- Who comes a little late makes up for it, so that the rate is kept.
+                local from_ms = now_ms - due_ms <= slot[2] / 4 and due_ms or now_ms
+                call('ZADD', KEYS[3], string.format('%.0f', from_ms + slot[2]), host)
+                told.free[host] = free - 1
+                ids[#ids + 1] = id
+            else
+                call('ZREM', KEYS[3], host)
+            end
+        else
+            passed_over = 1
+        end
+    end
+    return has_found
+end
+
+local ids = {}
+while #ids < told.wanted and take(ids) do end
+local soon = call('ZRANGEBYSCORE', KEYS[3], string.format('(%.0f', now_ms), '+inf', 'WITHSCORES',
+    'LIMIT', 0, 1)
+if soon[2] then
+    waits_ms = soon[2] - now_ms
+end
+
+local is_idle = told.idle and pushed == 0 and #ids == 0
+call('HSET', KEYS[7], told.worker, cjson.encode({step = told.step, flags = flags, ids = ids,
+    idle = is_idle, stays = told.stays}))
+if pushed > 0 or #ids > 0 then
+    state = 'running'
+elseif is_idle and waiting() == 0 and call('HLEN', KEYS[5]) == 0 then
+    local next_state = 'ended'
+    for _, worker in ipairs(call('ZRANGE', KEYS[6], 0, -1)) do
+        local step = cjson.decode(call('HGET', KEYS[7], worker) or '{}')
+        if not step.idle then
+            next_state = state
+            break
+        elseif step.stays then
+            next_state = 'waiting'
+        end
+    end
+    state = next_state
+end
+call('HSET', KEYS[1], 'state', state)
+return reply(flags, ids)

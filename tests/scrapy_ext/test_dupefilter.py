@@ -1,0 +1,385 @@
+"""DUPEFILTER_CLASS alone: the filter always answers, by its server or by what the process knows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asked_filter import NAME, WAYS, AskedFilter, crawler_of, request
+from crawling import PATIENCE
+from proxy import Proxy, deliver
+from scrapy import signals
+from scrapy.utils.request import fingerprint
+
+from bloomlock import BloomFilter
+from bloomlock.errors import ConfigurationError, OutcomeUnknownError
+from scrapy_ext import BloomDupeFilter, dupefilter, guard, stats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import redis
+
+# Without room for a mirror the last requests are known as they are.
+MEMORIES = [pytest.param(2**28, id="mirror"), pytest.param(0, id="last")]
+
+
+@pytest.fixture(autouse=True)
+def _asks_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the near-cache hide nothing, and an outage end soon."""
+    monkeypatch.setattr(guard, "PROBE_S", 0.01)
+    monkeypatch.setattr(dupefilter, "NEAR_CACHE", 0)
+
+
+@pytest.fixture
+def proxy(valkey: str, r: redis.Redis) -> Iterator[Proxy]:
+    """Between the filter and its empty server."""
+    del r
+    with Proxy(valkey) as made:
+        yield made
+
+
+@pytest.fixture(params=WAYS)
+def make(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Callable[..., AskedFilter]]:
+    """Make filters of processes."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(
+            AskedFilter(proxy.url, request.param, **settings)
+        )
+        proxy.judge = deliver
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - it becomes true by a timer
+            await asyncio.sleep(0.001)
+
+
+def away(proxy: Proxy, asked: AskedFilter) -> None:
+    """Let the server be away, and the filter find out."""
+    proxy.judge = lambda *_: "before"
+    asked.ask(f"first {asked.stat('outages')}")
+
+
+def back(proxy: Proxy, asked: AskedFilter) -> None:
+    """Let the server answer, and the filter find out by itself."""
+    before = asked.stat("refills")
+    proxy.judge = deliver
+    refilled(asked, before + 1)
+
+
+def refilled(asked: AskedFilter, times: int) -> None:
+    asked.run(_until(lambda: asked.stat("refills") >= times))
+
+
+def recorded(r: redis.Redis, *paths: str) -> str:
+    """Return a letter for each path: s, the filter on the server has it, or n."""
+    with BloomFilter.open(NAME, client=r) as shared:
+        found = shared.exists_many([fingerprint(request(path)) for path in paths])
+    return "".join("s" if one else "n" for one in found)
+
+
+def test_processes_share_what_they_have_seen(make: Any) -> None:
+    one, two = make(), make()
+    assert one.ask("a", "b", "a") == "nns"
+    assert two.ask("b", "c", "b", "a") == "snss"
+    assert one.ask("c", "c") == "ss"
+    # Fetched all the same, and recorded.
+    assert two.ask("a", "d", bloomlock_filter=False) == "nn"
+    assert one.ask("d") == "s"
+
+
+def test_a_page_is_one_round_trip(make: Any) -> None:
+    asked = make()
+    assert asked.ask(*map(str, range(300)), "0") == "n" * 300 + "s"
+    is_page = asked.way == "batches"
+    assert asked.stat("trips") == (1 if is_page else 301)
+    assert asked.stat("waits") == (0 if is_page else 301)
+    assert asked.stat("batches") == is_page
+    assert asked.stat("checked") == 301
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_an_outage_hides_nothing_that_this_process_knows(
+    memory: int, make: Any, proxy: Proxy, r: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MIRROR_BYTES", memory)
+    other, asked = make(), make()
+    other.ask("of another")
+    assert asked.ask("of another", "own") == "sn"
+    away(proxy, asked)
+    assert asked.ask("own", "of another", "new", "new", "newer") == "ssnsn"
+    assert (asked.stat("outages"), asked.stat("allowed")) == (1, 3)
+    sent = len(proxy.seen)
+    assert asked.ask(*map(str, range(50))) == "n" * 50
+    # Only the probes are sent; another thread may be making one.
+    assert len(proxy.seen) - sent < 25
+    back(proxy, asked)
+    assert recorded(r, "own", "of another", "new", "newer", "49") == "sssss"
+    assert asked.ask("new", "after") == "sn"
+
+
+def test_the_policy_close_ends_the_crawl_once(make: Any, proxy: Proxy) -> None:
+    asked = make(BLOOMLOCK_ON_OUTAGE="close")
+    closed: list[str] = []
+
+    async def close_spider_async(*, reason: str) -> None:
+        closed.append(reason)
+
+    asked.crawler.engine.close_spider_async = close_spider_async
+    away(proxy, asked)
+    assert closed == []
+    asked.run(_signal(asked, signals.spider_opened))
+    assert asked.ask("b") == "n"
+    asked.run(_until(lambda: closed == ["bloomlock_outage"]))
+
+
+async def _signal(asked: AskedFilter, signal: object) -> None:
+    asked.crawler.signals.send_catch_log(signal, spider=asked.crawler.spider)
+    await asyncio.sleep(0)
+
+
+def clear(r: redis.Redis, saved: dict[bytes, bytes]) -> None:
+    del saved
+    with BloomFilter.open(NAME, client=r) as shared:
+        shared.clear()
+
+
+def flush(r: redis.Redis, saved: dict[bytes, bytes]) -> None:
+    del saved
+    r.flushall()
+
+
+def evict(r: redis.Redis, saved: dict[bytes, bytes]) -> None:
+    del saved
+    r.delete(f"bloomlock:{{{NAME}}}:bits")
+
+
+def set_back(r: redis.Redis, saved: dict[bytes, bytes]) -> None:
+    """Give the server what it had at an earlier moment, as after a restart."""
+    for key, value in saved.items():
+        r.restore(key, 0, value, replace=True)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("loss", [flush, evict, set_back, clear])
+def test_what_is_lost_is_given_back_and_what_is_cleared_is_not(
+    loss: Any,
+    memory: int,
+    make: Any,
+    proxy: Proxy,
+    r: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "MIRROR_BYTES", memory)
+    one, two = make(), make()
+    one.ask("early")
+    saved = {key: r.dump(key) for key in r.scan_iter()}
+    assert (one.ask("late", "later"), two.ask("of two")) == ("nn", "n")
+    if loss is set_back:
+        away(proxy, one)
+        two.ask("two finds out")
+    loss(r, saved)
+    is_cleared = loss is clear
+    if loss is set_back:
+        back(proxy, one)
+        refilled(two, 1)
+    assert one.ask("late") == ("n" if is_cleared else "s")
+    if not is_cleared:
+        refilled(one, 1)
+    assert recorded(r, "late", "later") == ("sn" if is_cleared else "ss")
+    assert two.ask("of two") == ("n" if is_cleared else "s")
+    if not is_cleared:
+        refilled(two, 1)
+    assert recorded(r, "of two") == "s"
+
+
+def test_a_refill_that_fails_is_tried_again(make: Any, proxy: Proxy, r: redis.Redis) -> None:
+    asked = make()
+    assert asked.ask("a", "c") == "nn"
+    saved = {key: r.dump(key) for key in r.scan_iter()}
+    assert asked.ask("b") == "n"
+    away(proxy, asked)
+    set_back(r, saved)
+    errors = asked.stat("errors")
+    try:
+        r.execute_command("ACL", "SETUSER", "default", "-bitop", "-eval", "-evalsha", "-bitfield")
+        proxy.judge = deliver
+        asked.run(_until(lambda: asked.stat("errors") > errors + 2))
+        assert asked.stat("refills") == 0
+        assert asked.ask("a", "b", "d") == "ssn"
+    finally:
+        r.execute_command("ACL", "SETUSER", "default", "+@all")
+    refilled(asked, 1)
+    assert recorded(r, "a", "b", "c", "d") == "ssss"
+
+
+def test_a_full_filter_lets_new_requests_through_once(make: Any) -> None:
+    options = {"BLOOMLOCK_CAPACITY": 100, "BLOOMLOCK_FILTER": {"on_full": "raise", "timeout": 60}}
+    filler = make(**options)
+    filler.ask(*map(str, range(110)))
+    full = make(**options)
+    assert full.ask("new", "1", "new", "2") == "nsss"
+    assert full.stat("full") > 0
+    assert full.stat("outages") == 0
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("lost", [-1, 0, 1])
+def test_of_two_pages_at_once_one_lets_a_request_through(
+    lost: int, order: tuple[int, int], proxy: Proxy
+) -> None:
+    """Also if the reply to one is lost that the server carried out first.
+
+    Both are sent, the server carries them out in their order, and the replies come in `order`.
+    """
+    sent, gates = ([threading.Event(), threading.Event()] for _ in range(2))
+    numbers = iter([0, 1])
+
+    def judge(name: str, _: int) -> Any:
+        number = next(numbers, None) if name == "BITFIELD" else None
+        if number is None:
+            return "pass"
+        sent[number].set()
+        gates[number].wait(PATIENCE)
+        return "after" if number == lost else "pass"
+
+    async def both() -> list[str]:
+        tasks = []
+        for number, page in enumerate((["a", "0"], ["a", "1"])):
+            made = asked.ask_page([request(path) for path in page])
+            tasks.append(asyncio.ensure_future(made))
+            await asyncio.to_thread(sent[number].wait, PATIENCE)
+        for number in order:
+            gates[number].set()
+            await tasks[number]
+        return [task.result() for task in tasks]
+
+    with AskedFilter(proxy.url, "batches") as asked:
+        proxy.judge = judge
+        found = asked.run(both())
+        proxy.judge = deliver
+        assert sorted(one[0] for one in found) == ["n", "s"]
+        assert [one[1:] for one in found] == ["n", "n"]
+
+
+def test_what_a_lost_reply_has_recorded_is_let_through(valkey: str, r: redis.Redis) -> None:
+    """The server has carried out a page's add, another page finds it, then the reply is lost."""
+    del r
+    with AskedFilter(valkey, "batches") as asked:
+        made = asked.filter._guard
+        assert made is not None
+        key, passed = fingerprint(request("a")), set[bytes]()
+        made._under_way.append(passed)
+        assert made.shared.add(key)
+        assert asked.ask("a", "b") == "sn"
+
+        async def settle(*keys: bytes) -> list[bool]:
+            lost, count = OutcomeUnknownError("lost"), len(keys)
+            return made._settle(keys, [False] * count, [None] * count, lost, passed)
+
+        # What the other page let through is on its way; what it found seen is not.
+        assert asked.run(settle(key, key, fingerprint(request("b")))) == [True, False, False]
+
+
+def test_a_discard_makes_a_request_new_also_after_an_outage(
+    make: Any, proxy: Proxy, r: redis.Redis
+) -> None:
+    asked = make()
+    assert asked.ask("a", "b") == "nn"
+    with BloomFilter.open(NAME, client=r) as shared:
+        assert shared.discard(fingerprint(request("a")))
+    assert asked.ask("a") == "n"
+    with BloomFilter.open(NAME, client=r) as shared:
+        assert shared.discard(fingerprint(request("b")))
+    away(proxy, asked)
+    assert asked.ask("c") == "n"
+    back(proxy, asked)
+    assert recorded(r, "a", "b", "c") == "sns"
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_by_chance(
+    memory: int,
+    make: Any,
+    proxy: Proxy,
+    r: redis.Redis,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Checks, what others add, outages and losses: nothing new is dropped, nothing known passes."""
+    monkeypatch.setattr(guard, "MIRROR_BYTES", memory)
+    chance = random.Random(seed)
+    asked = make()
+    other = BloomFilter.open(NAME, client=r)
+    there: set[str] = set()
+    known: set[str] = set()
+    for _ in range(60):
+        paths = chance.sample([str(number) for number in range(40)], chance.choice([1, 4]))
+        match chance.choice(["ask", "ask", "ask", "add", "outage", "loss"]):
+            case "add":
+                other.add(fingerprint(request(paths[0])))
+                there.add(paths[0])
+            case "outage":
+                proxy.judge = lambda *_: "before"
+                asked.ask("outage")
+                away_answers = asked.ask(*paths)
+                assert away_answers == "".join("s" if path in known else "n" for path in paths)
+                known.update(paths)
+                there.update(known)
+                back(proxy, asked)
+            case "loss":
+                r.flushall()
+                other = BloomFilter(NAME, 1000, 1e-6, client=r)
+                there = {*known}
+                before = asked.stat("refills")
+                asked.ask("loss")
+                refilled(asked, before + 1)
+            case _:
+                expected = "".join("s" if path in there else "n" for path in paths)
+                assert asked.ask(*paths) == expected
+                known.update(paths)
+                there.update(paths)
+
+
+def test_the_fill_is_looked_at_while_the_crawl_runs(
+    r: redis.Redis, valkey: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "bloomlock.scrapy")
+    monkeypatch.setattr(stats, "FIRST_LOOK_S", 0.01)
+    monkeypatch.setattr(stats, "LONGEST_PAUSE_S", 0.02)
+    warning = "takes a new request for a seen one at a rate of"
+
+    async def scenario(asked: AskedFilter, shared: BloomFilter) -> None:
+        def value(name: str) -> Any:
+            return asked.crawler.stats.get_value(f"bloomlock/{name}")  # type: ignore[union-attr]
+
+        asked.crawler.signals.send_catch_log(signals.spider_opened, spider=asked.crawler.spider)
+        await _until(lambda: value("fill_ratio") == 0)
+        # A look that fails is not the last one.
+        r.execute_command("ACL", "SETUSER", "default", "-bitcount")
+        try:
+            await _until(lambda: "Looking at the filter" in caplog.text)
+        finally:
+            r.execute_command("ACL", "SETUSER", "default", "+@all")
+        shared.update(f"{number}" for number in range(500))
+        await _until(lambda: value("fill_ratio") > 0)
+        assert warning not in caplog.text
+        shared.update(f"{number}" for number in range(3000))
+        await _until(lambda: value("current_error_rate") > 0.01)
+
+    with (
+        AskedFilter(valkey, "batches", BLOOMLOCK_ERROR_RATE=0.01) as asked,
+        BloomFilter.open(NAME, client=r) as shared,
+    ):
+        asked.run(scenario(asked, shared))
+    assert caplog.text.count(warning) == 1
+
+
+def test_the_scheduler_of_scrapy_redis_is_refused_with_what_to_set() -> None:
+    with pytest.raises(ConfigurationError, match=r"SCHEDULER = \"scrapy_ext\.Scheduler\""):
+        BloomDupeFilter.from_spider(crawler_of().spider)  # type: ignore[arg-type]

@@ -1,0 +1,50 @@
+"""BLOOMLOCK_PERSIST: a crawl fetches what is new, and all that leads there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from crawling import ALONE
+
+if TYPE_CHECKING:
+    from crawling import Runner, Site
+
+PERSIST = {"BLOOMLOCK_PERSIST": True}
+SCHEDULER = {"SCHEDULER": "scrapy_ext.Scheduler"}
+
+
+def test_pages_that_gave_an_item_are_fetched_by_one_crawl(crawls: Runner, site: Site) -> None:
+    """0 is the start page, 1 is a list, 7 is new in the second crawl, and 5 fails in the first."""
+    links = {0: [1, 2, 3], 1: [4, 5, 6]}
+    site.links = lambda page: links.get(page, [])
+    items = ["/0", "/2", "/3", "/4", "/5", "/7"]
+    site.answer = lambda path: [302, "/8"] if path == "/6" else [200]
+    first = crawls.run(arguments={"items": [*items, "/8"], "raises": ["/5"]}, **PERSIST)
+    assert first.pages == Counter(["/0", "/1", "/2", "/3", "/4", "/5", "/8"])
+    links[1].append(7)
+    second = crawls.run(arguments={"items": items}, **PERSIST)
+    # The start page, the list, the one that failed, and the new one.
+    assert second.pages == Counter(["/0", "/1", "/5", "/7"])
+    assert second.own("delivered_before") == 4
+    assert second.reason == "finished"
+    how = {"/2": {"meta": {"bloomlock_filter": False}}, "/3": {"dont_filter": True}}
+    third = crawls.run(arguments={"items": items, "how": how}, **PERSIST)
+    assert third.pages == Counter(["/0", "/1", "/2", "/3"])
+    without = crawls.run(arguments={"items": items})
+    assert len(without.fetched) == 8
+
+
+@pytest.mark.parametrize("set_up", [ALONE, SCHEDULER], ids=["filter alone", "scheduler alone"])
+def test_it_needs_the_scheduler_and_the_middlewares(set_up: dict[str, Any], crawls: Runner) -> None:
+    result = crawls.run(set_up, **PERSIST)
+    only, without = "has an effect with scrapy_ext.Scheduler only", "is set, and scrapy_ext.Sched"
+    assert result.lines(f"BLOOMLOCK_PERSIST {only if set_up is ALONE else without}")
+    assert result.code == (set_up is SCHEDULER)
+
+
+def test_the_scheduler_alone_says_what_it_does_without(crawls: Runner, site: Site) -> None:
+    result = crawls.run(SCHEDULER)
+    assert {*result.fetched} == {*site.paths}
+    assert len(result.lines("so failed downloads count as done")) == 1
