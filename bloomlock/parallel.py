@@ -101,14 +101,13 @@ class _Cores:
 def _send(requests: Sequence[Request | Pipeline]) -> Core[Sequence[Outcome]]:
     """Send requests at once; those for one key as one, which costs the client less."""
     key = requests[0].key
-    commands: list[Command] = []
-    for request in requests:
-        if isinstance(request, Pipeline) or request.key != key or request.commands[-1] == EXEC:
-            outcomes: list[Outcome] = yield Parallel(requests)
-            return outcomes
-        commands += request.commands
+    if len(requests) == 1 or any(
+        isinstance(one, Pipeline) or one.key != key or one.commands[-1] == EXEC for one in requests
+    ):
+        outcomes: list[Outcome] = yield Parallel(requests)
+        return outcomes
     try:
-        replies = yield Request(key, commands)
+        replies = yield Request(key, [command for one in requests for command in one.commands])  # type: ignore[union-attr]  # none is a Pipeline
     except ConnectionLost as lost:
         return outcomes_of(requests, lost.replies, lost)
     return outcomes_of(requests, replies)
