@@ -68,7 +68,7 @@ class _Cores:
             elif asking:
                 # The requests are all of one kind here, as `alone` is None.
                 requests = tuple(steps[i] for i in asking)
-                answers = yield Parallel(requests)  # type: ignore[arg-type]
+                answers = yield from _send(requests)  # type: ignore[arg-type]
                 for index, answer in zip(asking, answers, strict=True):
                     self._go_on(index, answer)
             else:
@@ -96,6 +96,21 @@ class _Cores:
         except StopIteration as stop:
             self._results[index] = stop.value
             self._steps.pop(index, None)
+
+
+def _send(requests: Sequence[Request | Pipeline]) -> Core[Sequence[Outcome]]:
+    """Send requests at once; those for one key as one, which costs the client less."""
+    key = requests[0].key
+    if len(requests) == 1 or any(
+        isinstance(one, Pipeline) or one.key != key or one.commands[-1] == EXEC for one in requests
+    ):
+        outcomes: list[Outcome] = yield Parallel(requests)
+        return outcomes
+    try:
+        replies = yield Request(key, [command for one in requests for command in one.commands])  # type: ignore[union-attr]  # none is a Pipeline
+    except ConnectionLost as lost:
+        return outcomes_of(requests, lost.replies, lost)
+    return outcomes_of(requests, replies)
 
 
 def _may_share(step: Step) -> bool:

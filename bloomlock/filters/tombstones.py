@@ -67,6 +67,12 @@ def ask_one(view: View, strategy: Strategy, data: bytes, *, write: bool) -> Core
     number = view.hasher.shard_of(data)
     both: list[Core[Any]] = [_look_first(view, number, [data]), core]
     looked, segment = yield from in_parallel(both)
+    header, missing = segment.header, segment.missing
+    if header == view.header | DISCARDED and missing is not None and looked is not None:
+        # What _settle does, without its costs.
+        is_missing = bool(missing[0])
+        if is_missing or not (write and looked[0]):
+            return Segment(1, view.header, [is_missing or looked[0]])
     ((_, (answer,)),) = yield from _settle(view, number, [data], [segment], looked, write=write)
     return answer
 
