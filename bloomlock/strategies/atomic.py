@@ -109,8 +109,8 @@ class Bitfields:
         self._size = max(1, OPERATIONS_PER_COMMAND // hasher.num_hashes)
 
     def request(self) -> Request | Pipeline:
-        if len(self) == 1:
-            return Request(self._shard.key, next(iter(self)))
+        if len(self._items) <= self._size:
+            return Request(self._shard.key, [self._encode(0)])
         return Pipeline(self._shard.key, self)
 
     def __len__(self) -> int:
