@@ -237,3 +237,12 @@ def test_an_object_that_only_runs_scripts_hears_of_discards(r, kind):
     made.exists("b")
     assert made.run_script("return add(1) and 1 or 0", ["a"]) == 1
     assert made.run_script("return add(1) and 1 or 0", ["a"]) == 0
+
+
+@pytest.mark.parametrize("has_heard", [True, False])
+def test_an_update_by_bitmap_brings_a_discarded_item_back(r, has_heard):
+    made, other = (BloomFilter("pages", 1000, client=r) for _ in range(2))
+    made.add("a")
+    made.discard("a")
+    (made if has_heard else other).update(["a", "b"], route="bitmap")
+    assert made.exists_many(["a", "b"]) == [True, True]
