@@ -17,7 +17,8 @@ from servers import wait_until
 
 from bloomlock import AsyncLock, Lock
 from bloomlock.errors import LockLostError
-from bloomlock.locks import connected, watchdog
+from bloomlock.locks import watchdog
+from bloomlock.locks._sync import connected
 from bloomlock.locks.session import LockSession
 
 MANY = 50
