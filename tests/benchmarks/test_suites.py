@@ -186,9 +186,9 @@ def test_crawls(measure, monkeypatch):
     monkeypatch.setattr(suite, "CRASH", replace(suite.CRASH, pages=25))
     found = measure("scrapy", "--items", "4", only="in-memory dupefilter")
     table = "crawls, 185 links a page"
-    ours = found["rates", "dupefilter", table, "unix socket"]
-    assert ours["blocked"] > found["rates", "in-memory", table, "unix socket"]["blocked"]
-    assert ours["trips"][0] >= 1, "the new links of a page are asked for"
+    assert found["rates", "dupefilter", table, "unix socket"]["trips"][0] >= 1, (
+        "the new links of a page are asked for"
+    )
     crash = found["crashes", "in-memory", "25 pages, killed and started again", ""]
     assert crash["pages"] == [25]
     assert crash["twice"][0] > 0, "a rig that fetches nothing again did not kill"

@@ -65,7 +65,8 @@ def test_a_loss_at_every_step(make_world, stage, programs):
     ("stage", "programs"),
     [
         pytest.param("there", (["add"], ["add"]), marks=pytest.mark.long),
-        ("there", (["add both"], ["discard"])),
+        ("there", (["add"], ["discard"])),
+        pytest.param("there", (["add both"], ["discard"]), marks=pytest.mark.long),
         pytest.param("discarded", (["add"], ["discard"]), marks=pytest.mark.long),
         pytest.param("again", (["add"], ["add"]), marks=pytest.mark.long),
     ],

@@ -86,12 +86,14 @@ def test_two_clients_and_a_turn_in_every_order(make_world, stage, is_old, progra
     print(explore_living(world.start(way, faults=1, turn=1), world.check(way)))
 
 
-@pytest.mark.parametrize("refresh", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_clear_at_every_step(make_world, refresh, is_long):
+@pytest.mark.long
+@pytest.mark.parametrize("refresh", EITHER)
+@pytest.mark.parametrize("add", ["add", "add both"])
+def test_a_clear_at_every_step(make_world, add, refresh):
     """Another object clears the filter, and the two go on with what is there then."""
     world = make_world(is_old=False, refresh=refresh, on_lost="recreate")
-    way = Way("there", ("absent", "there"), (["add both"], ["discard"]))
-    start = world.start(way, faults=int(is_long), clear=1)
+    way = Way("there", ("absent", "there"), ([add], ["discard"]))
+    start = world.start(way, faults=1, clear=1)
     print(explore_living(start, world.check(way)))
 
 

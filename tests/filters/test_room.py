@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import redis
+from servers import wait_until
 
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.errors import ConfigurationError
@@ -105,6 +106,9 @@ def test_where_other_keys_give_way_only_the_limit_counts(small, policy, caplog):
     small.config_set("maxmemory-policy", policy)
     for number in range(14):
         small.set(str(number), bytes(MIB), ex=1000)
+    # They give way first, as they are the oldest of all keys.
+    small.config_set("maxmemory-samples", 64)
+    wait_until(lambda: small.object("idletime", "13") >= 2)
     with caplog.at_level(logging.WARNING):
         create(small, 3_000_000, shards=1).close()
     warned = [record.getMessage() for record in caplog.records]
