@@ -443,7 +443,7 @@ class Scheduler(BaseScheduler):
 
     def _lose(self) -> None:
         """End: the server has another crawl than this one, or none."""
-        if self._is_closing or self._has_ended:
+        if self._is_lost or self._is_closing or self._has_ended:
             return
         self._is_lost = True
         logger.error(

@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import scrapy
 from crawling import ADDON, PATIENCE, PLAIN
 from proxy import Proxy, deliver
 from servers import wait_until
@@ -63,6 +64,9 @@ def test_the_same_pages_items_and_stats_as_scrapy_alone(
     assert ours.own("errors") == 0
 
 
+@pytest.mark.skipif(
+    scrapy.version_info < (2, 19), reason="two runs of Scrapy 2.14 alone differ in their order"
+)
 def test_the_same_order_as_scrapy_alone(crawls: Runner, site: Site) -> None:
     chance = random.Random(2)
     pages = {page: chance.choices(range(200), k=6) for page in range(200)}
