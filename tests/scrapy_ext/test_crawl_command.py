@@ -144,7 +144,8 @@ def test_a_crawl_whose_worker_was_killed_goes_on(crawl: Callable[..., Done], sit
     second = crawl(*words)
     assert second.code == 0, second.log
     assert {*site.requested} == {f"/{page}" for page in range(PAGES)}
-    assert len(site.requested) - PAGES <= 2
+    # What the killed one was at, or had not yet told the server.
+    assert len(site.requested) - PAGES < 6
 
 
 def test_terminated_it_says_what_there_is(site: Site, valkey: str, r: redis.Redis) -> None:
