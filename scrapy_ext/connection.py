@@ -35,7 +35,6 @@ _SHARED = {
     "REDIS_PORT": "port",
     "REDIS_DB": "db",
     "REDIS_ENCODING": "encoding",
-    "REDIS_DECODE_RESPONSES": "decode_responses",
 }
 # What scrapy-redis passes so as to wait and try again, which a blocked reactor cannot afford.
 _RETRIES = ("retry_on_timeout", "retry_on_error", "retry")
@@ -78,7 +77,8 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     """
     source, parameters = _parameters(settings)
     parameters.update(socket_timeout=timeout, socket_connect_timeout=timeout)
-    parameters.update(retry=Retry(NoBackoff(), 0))
+    # Entries of the queue are bytes, also where scrapy-redis is told to decode them.
+    parameters.update(retry=Retry(NoBackoff(), 0), decode_responses=False)
     chosen = parameters.pop("redis_cls", None) or redis.Redis
     client = _make(source, chosen, parameters)
     try:

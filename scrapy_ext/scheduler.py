@@ -443,9 +443,10 @@ class Scheduler(BaseScheduler):
 
     def _lose(self) -> None:
         """End: the server has another crawl than this one, or none."""
-        if self._is_lost or self._is_closing or self._has_ended:
+        if self._is_closing or self._has_ended:
             return
         self._is_lost = True
+        self._trips.stop()
         logger.error(
             "The crawl %r, or its filter, is gone from the server; this process stops, as it does "
             "not know any more what was fetched.",

@@ -52,8 +52,9 @@ def works(url: str, **settings: Any) -> None:
         (
             {
                 "REDIS_URL": "unix://{path}",
-                "REDIS_PARAMS": {"redis_cls": "redis.Redis"},
+                "REDIS_PARAMS": {"redis_cls": "redis.Redis", "decode_responses": True},
                 "REDIS_DB": 6,
+                "REDIS_DECODE_RESPONSES": True,
             },
             6,
         ),
@@ -72,6 +73,7 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
     given = client.connection_pool.connection_kwargs
     # A client of a socket takes no time to connect.
     assert given["socket_timeout"] == given.get("socket_connect_timeout", 4.5) == 4.5
+    assert client.echo("é") == "é".encode(), "entries of the queue are bytes"
     client.close()
 
 
