@@ -62,6 +62,12 @@ def test_every_link_inside_a_page_leads_somewhere(name):
             assert pages.dead_links(f"{there}\n[x](#{heading})") == set(), heading
 
 
+def test_ci_names_files_that_are_there():
+    named = set(re.findall(r"tests/[\w/]+\.py", (pages.ROOT / ".ci" / "run").read_text("utf-8")))
+    assert named
+    assert {name for name in named if not (pages.ROOT / name).exists()} == set()
+
+
 def test_ci_runs_the_test_command_of_the_readme():
     commands = [line.strip() for line in README.splitlines() if line.startswith("    pip install")]
     _, tests = commands
