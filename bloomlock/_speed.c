@@ -1,8 +1,8 @@
 /* bloomlock._speed: the inner loops of bloomlock in C, bit for bit what the Python code does.
 
    Places hashes items to bit offsets (hashing.py), Bits tests and sets them in memory
-   (bitmaps.py, filters/memory_bits.py), Places.operations writes them as commands
-   (strategies/atomic.py).
+   (bitmaps.py, filters/memory_bits.py), Places.operations writes them as commands and
+   Places.missing reads the replies (strategies/atomic.py).
 
    Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to
    test and set the bits of an item is one step for all threads, and there is no other lock that a
@@ -630,10 +630,30 @@ static PyObject *places_operations(PyObject *object, PyObject *args)
     return made;
 }
 
+/* missing(reply): for each item whether one of its bits is 0; a header comes before the bits */
+static PyObject *places_missing(PyObject *object, PyObject *reply)
+{
+    Py_ssize_t hashes = ((Places *)object)->shape.hashes, bits = PyList_Size(reply) - 1;
+    if (bits < 0 || bits % hashes) {
+        PyErr_SetString(PyExc_ValueError, "the reply has another number of bits");
+        return NULL;
+    }
+    PyObject *missing = PyList_New(bits / hashes);
+    for (Py_ssize_t row = 0; missing != NULL && row < bits / hashes; row++) {
+        int is_set = 1;
+        for (Py_ssize_t i = 0; is_set > 0 && i < hashes; i++)
+            is_set = PyObject_IsTrue(PyList_GetItem(reply, 1 + row * hashes + i));
+        if (is_set < 0 || PyList_SetItem(missing, row, PyBool_FromLong(!is_set)) < 0)
+            Py_CLEAR(missing);
+    }
+    return missing;
+}
+
 /* The module. */
 
 static PyMethodDef places_methods[] = {
     {"digests", places_digests, METH_O, "Return the digests of items; None: Python has to."},
+    {"missing", places_missing, METH_O, "Return which items of a BITFIELD's reply lack a bit."},
     {"operations", places_operations, METH_VARARGS,
      "Return the shard of the first of some digests, and the operations of BITFIELD for all."},
     {"place", places_place, METH_O, "Return the shards and the offsets of digests."},

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import filelock
 from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.errors import ConfigurationError, ServerError
@@ -93,14 +92,11 @@ def embedded_url(timeout: float = 30.0) -> str:
         ConfigurationError: `timeout` is no positive number, or BLOOMLOCK_HOME is not an
             absolute path.
     """
-    _check_timeout(timeout)
-    with _home() as home:
-        if not (home.has_socket() and ping(home.socket_path, min(_PING_TIMEOUT, timeout)).ready):
-            _bring_up(home, timeout)
-    return home.url
+    start(timeout)
+    return find_home().url
 
 
-def start(timeout: float = 30.0) -> bool:
+def start(timeout: float = 30.0) -> bool:  # noqa: C901 - one loop with its cases
     """Start the embedded server if it does not run, and wait until it is ready.
 
     Args:
@@ -114,8 +110,41 @@ def start(timeout: float = 30.0) -> bool:
         ConfigurationError: As for `embedded_url`.
     """
     _check_timeout(timeout)
+    deadline = time.monotonic() + timeout
     with _home() as home:
-        return _bring_up(home, timeout)
+        home.prepare()
+        log_start: int | None = None
+        heard_at, pid = time.monotonic(), home.pid()
+        pause = 0.002
+        while True:
+            answer = Answer()
+            if home.has_socket():
+                left = deadline - time.monotonic()
+                answer = ping(home.socket_path, max(0.1, min(_PING_TIMEOUT, left)))
+            now = time.monotonic()
+            if answer.ready:
+                return log_start is not None
+            if answer.text and not answer.busy:
+                raise _unreachable(home, answer)
+            if answer.busy or home.pid() != pid:
+                heard_at, pid = now, home.pid()
+            if not home.is_alive():
+                if log_start is not None:
+                    raise _died(home, log_tail(home.log_file, log_start))
+                log_start = _start_once(home, deadline)
+                heard_at = time.monotonic()
+            elif now >= deadline:
+                home.refuse_other_host()
+                raise _unreachable(home, answer)
+            elif now - heard_at >= _HANG_TIMEOUT and pid is not None:
+                home.refuse_other_host()
+                if home.has_socket():
+                    raise _unreachable(home, answer)
+                # No client can reach a server whose socket was removed.
+                logger.warning("restarting the embedded server in %s: no socket", home.data_dir)
+                _end(home, pid, deadline)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
 
 
 def stop(timeout: float = 10.0) -> bool:
@@ -139,12 +168,8 @@ def stop(timeout: float = 10.0) -> bool:
         home.has_socket()
         if not home.is_alive():
             return False
-        deadline = time.monotonic() + timeout
-        with _sole_starter(home, deadline):
-            if not home.is_alive():
-                return False
-            home.refuse_other_host()
-            _end(home, deadline)
+        home.refuse_other_host()
+        _end(home, None, time.monotonic() + timeout)
     logger.info("stopped the embedded server in %s", home.data_dir)
     return True
 
@@ -159,13 +184,17 @@ def status() -> ServerStatus:
     deadline = time.monotonic() + _STATUS_TIMEOUT
     with _home() as home:
         while True:
-            has_socket = home.has_socket()
+            home.has_socket()
             if not home.is_alive():
                 return ServerStatus(False, home.data_dir, home.socket_path, home.url)
             home.refuse_other_host()
-            info = _info(home) if has_socket else None
-            if info is not None:
-                return _describe(home, info)
+            try:
+                with connect(home.socket_path, _STATUS_TIMEOUT) as client:
+                    return _describe(home, client.info())
+            except ResponseError as error:
+                raise _unreachable(home, Answer(text=str(error))) from error
+            except RedisError:
+                pass
             # It may be in the middle of its start or of its end.
             if time.monotonic() >= deadline:
                 raise _unreachable(home, Answer())
@@ -191,43 +220,9 @@ def _home() -> Iterator[Home]:
         ) from error
 
 
-def _bring_up(home: Home, timeout: float) -> bool:
-    """Wait until the server is ready; start it once if none lives. Returns whether it did."""
-    home.prepare()
-    deadline = time.monotonic() + timeout
-    log_start: int | None = None
-    heard_at = time.monotonic()
-    pause = 0.002
-    while True:
-        answer = Answer()
-        if home.has_socket():
-            left = deadline - time.monotonic()
-            answer = ping(home.socket_path, max(0.1, min(_PING_TIMEOUT, left)))
-        now = time.monotonic()
-        if answer.ready:
-            return log_start is not None
-        if answer.text and not answer.busy:
-            raise _unreachable(home, answer)
-        if answer.busy:
-            heard_at = now
-        if not home.is_alive():
-            if log_start is not None:
-                raise _died(home, log_tail(home.log_file, log_start))
-            log_start = _start_once(home, deadline)
-            heard_at = time.monotonic()
-        elif now >= deadline:
-            home.refuse_other_host()
-            raise _unreachable(home, answer)
-        elif now - heard_at >= _HANG_TIMEOUT and home.pid() is not None:
-            _replace_or_give_up(home, deadline)
-            heard_at = time.monotonic()
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.05)
-
-
 def _start_once(home: Home, deadline: float) -> int | None:
     """Start a server unless another process just did; return where its part of the log begins."""
-    with _sole_starter(home, deadline), home.hold_life_lock() as life_fd:
+    with home.hold_life_lock() as life_fd:
         if life_fd is None:
             return None
         home.pid_file.unlink(missing_ok=True)
@@ -283,68 +278,26 @@ def _spawn(home: Home, life_fd: int, log_start: int, deadline: float) -> None:
         raise _died(home, output or log_tail(home.log_file, log_start))
 
 
-def _replace_or_give_up(home: Home, deadline: float) -> None:
-    """End a living server whose socket was removed: no client can reach it."""
-    home.refuse_other_host()
-    pid = home.pid()
-    if home.has_socket():
-        raise _unreachable(home, Answer())
-    with _sole_starter(home, deadline):
-        if home.pid() != pid or home.has_socket() or not home.is_alive():
-            return  # another process has done it
-        logger.warning("the embedded server in %s lost its socket: restarting it", home.data_dir)
-        _end(home, deadline)
-
-
-def _end(home: Home, deadline: float) -> None:
-    """End a server by SIGTERM, and half-way to `deadline` by SIGKILL.
-
-    Its life lock has to be held, which vouches for the pid file.
-    """
+def _end(home: Home, pid: int | None, deadline: float) -> None:
+    """End the server with a process id (None: the one that lives) by SIGTERM, later by SIGKILL."""
     half = (time.monotonic() + deadline) / 2
-    pid: int | None = None
+    # A server that has just been started has not written its process id yet.
+    while pid is None and home.is_alive() and time.monotonic() < deadline:
+        pid = home.pid()
+        time.sleep(0.01)
     for number, until in ((signal.SIGTERM, half), (signal.SIGKILL, deadline)):
-        is_sent = False
-        while not is_sent and home.is_alive() and time.monotonic() < until:
-            # A server that has just been started has not written its process id yet.
-            if (pid := home.pid()) is None:
-                time.sleep(0.01)
-                continue
+        # The id of a server that crashed stands there until the next one is started.
+        if pid is not None and home.is_alive() and home.pid() == pid:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-            is_sent = True
-        if home.wait_for_end(until):
-            return
+        while time.monotonic() < until:
+            # Under another id another process has started the next one.
+            if not home.is_alive() or home.pid() not in {pid, None}:
+                return
+            time.sleep(0.01)
     raise ServerError(
         f"the embedded server in {home.data_dir} (pid {pid or 'unknown'}) cannot be ended"
     )
-
-
-@contextmanager
-def _sole_starter(home: Home, deadline: float) -> Iterator[None]:
-    lock = filelock.FileLock(home.start_lock, mode=0o600)
-    try:
-        lock.acquire(timeout=max(0.0, deadline - time.monotonic()), poll_interval=0.01)
-    except filelock.Timeout as error:
-        raise ServerError(
-            f"another process has been starting or stopping the embedded server in "
-            f"{home.data_dir} for too long: {home.start_lock} is locked"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _info(home: Home) -> dict[str, Any] | None:
-    with connect(home.socket_path, _STATUS_TIMEOUT) as client:
-        try:
-            info: dict[str, Any] = client.info()
-        except ResponseError as error:
-            raise _unreachable(home, Answer(text=str(error))) from error
-        except RedisError:
-            return None
-    return info
 
 
 def _describe(home: Home, info: dict[str, Any]) -> ServerStatus:

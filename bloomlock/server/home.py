@@ -13,14 +13,10 @@ import socket
 import stat
 import sys
 import tempfile
-import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-import platformdirs
 
 from bloomlock.errors import ConfigurationError, ServerError
 
@@ -36,7 +32,6 @@ _LIFE_NAME = "server.alive"
 _SOCKET_LIMIT = 103 if sys.platform == "darwin" else 107
 
 
-@dataclass(frozen=True)
 class Home:
     """The files of one embedded server.
 
@@ -45,37 +40,18 @@ class Home:
     last process that holds the file open is gone, however it went. So a taken lock means that a
     server lives on this data, also if it hangs or if its socket was removed, and no second server
     can ever be started on the same files. A process id alone proves neither.
-
-    Attributes:
-        data_dir: Directory of its data, log and locks.
-        socket_path: Its unix socket; in `data_dir` wherever the path is short enough.
     """
 
-    data_dir: Path
-    socket_path: Path
-
-    @property
-    def url(self) -> str:
-        return socket_url(self.socket_path)
-
-    @property
-    def start_lock(self) -> Path:
-        """Locked by the process that starts or stops the server, while it does so."""
-        return self.data_dir / "start.lock"
-
-    @property
-    def life_file(self) -> Path:
-        """The file of the life lock; it holds the name of the server's host."""
-        return self.data_dir / _LIFE_NAME
-
-    @property
-    def pid_file(self) -> Path:
-        """Written by the server, some time after it took the life lock."""
-        return self.data_dir / "server.pid"
-
-    @property
-    def log_file(self) -> Path:
-        return self.data_dir / "server.log"
+    def __init__(self, data_dir: Path, socket_path: Path) -> None:
+        self.data_dir = data_dir
+        # In the data directory wherever the path is short enough.
+        self.socket_path = socket_path
+        self.url = socket_url(socket_path)
+        # The file of the life lock; it holds the name of the server's host.
+        self.life_file = data_dir / _LIFE_NAME
+        # Written by the server, some time after it took the life lock.
+        self.pid_file = data_dir / "server.pid"
+        self.log_file = data_dir / "server.log"
 
     def pid(self) -> int | None:
         try:
@@ -129,27 +105,16 @@ class Home:
             os.close(fd)
 
     def is_alive(self) -> bool:
+        """Return whether a server lives, or is about to be started."""
         try:
-            fd = os.open(self.life_file, os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        try:
-            # Shared, so that processes which only look do not take each other for a server.
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with self.life_file.open("rb") as file:
+                # Shared, so that processes which only look do not take each other for a server.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        else:
-            return False
-        finally:
-            os.close(fd)
-
-    def wait_for_end(self, deadline: float) -> bool:
-        """Wait until no server lives, at most until `deadline`; return whether it is so."""
-        while self.is_alive():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.01)
-        return True
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        return False
 
     def refuse_other_host(self) -> None:
         """Refuse data that a server on another machine works on.
@@ -169,6 +134,8 @@ class Home:
 
 def find_home() -> Home:
     """Compute the paths of this user's embedded server; touches nothing."""
+    import platformdirs  # noqa: PLC0415 - clients of a server with a URL need none of it
+
     named = os.environ.get(HOME_VARIABLE)
     path = Path(named or platformdirs.user_data_dir("bloomlock", appauthor=False))
     if str(path).startswith("~"):

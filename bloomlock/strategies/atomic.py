@@ -134,7 +134,7 @@ class Bitfields:
         """Read each command's header and old bits."""
         count, size = len(self._items), self._size
         return [
-            _segment(reply, min(size, count - index * size), self._hasher.num_hashes)
+            _segment(reply, min(size, count - index * size), self._hasher)
             for index, reply in enumerate(replies)
         ]
 
@@ -149,12 +149,14 @@ def _arguments(key: str, write: bool) -> bytes:
     return encode_arguments("BITFIELD" if write else "BITFIELD_RO", key, "GET", "i64", "0")
 
 
-def _segment(reply: object, count: int, num_hashes: int) -> Segment:
+def _segment(reply: object, count: int, hasher: Hasher) -> Segment:
     if not isinstance(reply, list):
         return Segment(count, error=error_of(reply))
-    bits = iter(reply)
-    header = next(bits)
-    return Segment(count, header, [0 in row for row in zip(*[bits] * num_hashes, strict=True)])
+    if hasher.places is not None:
+        return Segment(count, reply[0], hasher.places.missing(reply))
+    _, *bits = reply
+    rows = zip(*[iter(bits)] * hasher.num_hashes, strict=True)
+    return Segment(count, reply[0], [0 in row for row in rows])
 
 
 def encode_offsets(offsets: Sequence[int], write: bool) -> bytes:

@@ -8,13 +8,12 @@ import stat
 import subprocess
 import sys
 
-import filelock
 import pytest
 import redis
 import servers
 
 from bloomlock import server
-from bloomlock.errors import ConfigurationError, ServerError
+from bloomlock.errors import ConfigurationError
 
 START = "from bloomlock.server import embedded_url; print(embedded_url(), flush=True)"
 
@@ -116,20 +115,6 @@ def test_status_tells_what_runs(home):
     assert state.memory_bytes > 100_000
     written = sum(path.stat().st_size for path in (home / "appendonlydir").glob("*aof.1.*"))
     assert 0 < state.aof_bytes <= written
-
-
-def test_nobody_starts_one_while_somebody_else_is_at_it(home):
-    """A server that runs is found all the same."""
-    url = server.embedded_url()
-    with filelock.FileLock(home / "start.lock"):
-        assert server.embedded_url() == url
-    server.stop()
-    with (
-        filelock.FileLock(home / "start.lock"),
-        pytest.raises(ServerError, match="another process has been starting or stopping"),
-    ):
-        server.embedded_url(timeout=0.3)
-    assert server.status().running is False
 
 
 @pytest.mark.parametrize("timeout", [0, float("nan"), float("inf"), "5", True])

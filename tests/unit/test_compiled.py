@@ -24,7 +24,7 @@ from bloomlock.hashing import Hasher
 from bloomlock.sizing import MAX_SHARD_BITS
 from bloomlock.spec import RequestedSpec
 from bloomlock.strategies import Shard
-from bloomlock.strategies.atomic import Bitfields, encode_offsets
+from bloomlock.strategies.atomic import Bitfields, _segment, encode_offsets
 
 ROOT = Path(bloomlock.__file__).parent
 needs_core = pytest.mark.skipif(core is None, reason="the compiled core is not there or not wanted")
@@ -105,6 +105,8 @@ def test_commands_are_those_of_python(shape, shards, key, items, write):
         for hasher in (one, two)
     ]
     assert commands[0] == commands[1]
+    reply = [7, *(min(offset % 9, 1) for item in items for offset in one.locate(item)[1])]
+    assert _segment(reply, len(items), one) == _segment(reply, len(items), two)
     operations = encode_offsets(one.locate(items[0])[1], write)
     assert one.places.operations(one.words(items[:1]), write) == (
         one.locate(items[0])[0],
