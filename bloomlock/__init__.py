@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .locks._async.redlock import AsyncRedlock
     from .locks._sync.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
     from .locks._sync.redlock import Redlock
-    from .locks.events import LockEvent
+    from .locks.reports import LockEvent
     from .once import once
     from .planning import Plan, plan
     from .slice_sizes import Growth, Window
@@ -86,7 +86,7 @@ _MODULES = {
     "FilterInfo": ".filters.inspection",
     "Growth": ".slice_sizes",
     "Lock": ".locks._sync.lock",
-    "LockEvent": ".locks.events",
+    "LockEvent": ".locks.reports",
     "LockStrategy": ".strategies.lock",
     "MemoryBloomFilter": ".filters.memory",
     "NearCache": ".filters.options",

@@ -14,10 +14,9 @@ from bloomlock.claims import Offer, Row, ask_claims
 from bloomlock.descriptor import unflagged
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError, OutcomeUnknownError
-from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold
+from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold, Watched
 from bloomlock.locks.options import check_flag, check_lease, check_seconds, milliseconds
 from bloomlock.locks.protocol.waiting import deadline_of
-from bloomlock.locks.watchdog import Watched
 from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bloomlock.effects import AnyRuntime, Core
-    from bloomlock.locks.async_watchdog import AsyncWatchdog
-    from bloomlock.locks.watchdog import Watchdog
+    from bloomlock.locks.watchdog import AsyncWatchdog, Watchdog
 
     from .generation import View
     from .state import FilterState

@@ -3,78 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-import weakref
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from redis.exceptions import RedisError
 
 from bloomlock.errors import ConfigurationError, LockError, LockTimeoutError, QuorumError
-from bloomlock.keys import LockKeys
 from bloomlock.runtime.clients import not_portable
 from bloomlock.runtime.clock import boot_clock
 
-from .compat import in_order
-from .options import LockOptions
 from .reports import REPORTS
-from .session import LockSession
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .options import LockParameters
-
-READERS = b"read"
-"""The group of the read side of a read-write lock."""
+    from .hold import Hold
+    from .session import LockSession
 
 
-class LockBase:
+class LockBase(ABC):
     """The state of a lock as attributes; those of a hold are of this thread's or task's own."""
 
     _event_class: ClassVar[Any]
-    _reentrant: ClassVar[bool] = False
-    _group: bytes = b""
+    _session: LockSession
 
-    def __init__(
-        self,
-        name: str,
-        client: Any = None,
-        ttl: float | None = None,
-        **options: Unpack[LockParameters],
-    ) -> None:
-        name, client = in_order(name, client)
-        checked = LockOptions(ttl, **options)
-        keys = LockKeys.of(name, checked.prefix)
-        terms = (name, keys, checked, self._has_ended)
-        self._use(LockSession(*terms, group=self._group, reentrant=self._reentrant), client)
+    @abstractmethod
+    def _owner(self) -> object: ...
 
-    def _use(self, session: LockSession, client: Any) -> None:
-        self._session = session
-        if session.options.on_lost is not None:
-            # It does not keep the lock alive.
-            session.report_lost = weakref.WeakMethod(self._call_on_lost)
-        self._start(client)
-
-    def _start(self, client: Any) -> None:
-        raise NotImplementedError
-
-    def _call_on_lost(self) -> None:
-        """Call `on_lost` where it delays no other lock."""
-        raise NotImplementedError
-
-    def _report_lost(self) -> Any:
-        on_lost = self._session.options.on_lost
-        try:
-            return None if on_lost is None else on_lost(self)
-        except BaseException:  # noqa: BLE001 - reported
-            REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
-            return None
-
-    def _owner(self) -> object:
-        raise NotImplementedError
-
-    @staticmethod
-    def _has_ended(owner: Any) -> bool:
-        raise NotImplementedError
+    @property
+    def _hold(self) -> Hold | None:
+        return self._session.holdings.of(self._owner())
 
     @property
     def name(self) -> str:
@@ -128,19 +84,19 @@ class LockBase:
         if a failover lost the last grant and the new master's clock is behind by more than has
         passed since. None for a Redlock too: numbers counted on several servers would drift apart.
         """
-        hold = self._session.holdings.of(self._owner())
+        hold = self._hold
         return hold.fence if hold is not None else None
 
     @property
     def token(self) -> str | None:
         """The token of this hold, None if the lock is not held."""
-        hold = self._session.holdings.of(self._owner())
+        hold = self._hold
         return hold.token.decode() if hold is not None else None
 
     @property
     def lost(self) -> Any:
         """An event that is set when this hold is lost; a new one for each hold."""
-        hold = self._session.holdings.of(self._owner())
+        hold = self._hold
         if hold is None:
             return self._event_class()
         if hold.event is None:
@@ -154,7 +110,7 @@ class LockBase:
 
         By the holder's own clock, which goes on in suspend; no round trip.
         """
-        hold = self._session.holdings.of(self._owner())
+        hold = self._hold
         if hold is None or hold.lost:
             return 0.0
         return max(0.0, hold.deadline - boot_clock())
@@ -173,7 +129,7 @@ class LockBase:
         raise TypeError(not_portable(self))
 
     def __repr__(self) -> str:
-        held = self._session.holdings.of(self._owner())
+        held = self._hold
         state = "not held here" if held is None else f"lost: {held.lost}" if held.lost else "held"
         return f"<{type(self).__name__} {self.name!r}: {state}>"
 
@@ -199,17 +155,8 @@ class LockBase:
         return False
 
 
-def know_each_other(read: LockBase, write: LockBase) -> None:
-    """Let each side of a read-write lock refuse who holds the other and would wait for himself."""
-    read._session.other_side, write._session.other_side = write._session, read._session  # noqa: SLF001 - the same module
-
-
 def owner_group(owner: str | None) -> bytes:
-    """Return the group of an explicit owner; empty for none.
-
-    Raises:
-        ConfigurationError: If it is no text.
-    """
+    """Return the group of an explicit owner; empty for none."""
     if owner is None:
         return b""
     if not isinstance(owner, str) or not owner:

@@ -1,80 +1,129 @@
-"""Holds: each is one lock as long as one thread or task of this process has it."""
+"""Holds: each is one lock or claim as long as one thread or task of this process has it."""
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bloomlock.runtime import connections
+from bloomlock.runtime.cluster import server_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from bloomlock.effects import Core
+    from bloomlock.locks.protocol.steps import LockSteps
+
+    Place = tuple[Any, str, type]
 
 OUT_OF_LEASE = "its lease ran out before it could be renewed"
 RENEWALS_PER_LEASE = 3
+LONGEST_RETRY = 1.0
+
+
+class Watched(Protocol):
+    """What a watchdog asks of a lock object, or of a claim, which is no thread's."""
+
+    what: str  # "lock" or "claim"
+    steps: LockSteps | None = None  # give holds back at the end of the process or the loop
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+
+    @property
+    def key(self) -> str:
+        """A key that names its server."""
+
+    def is_orphan(self, hold: Hold) -> bool:  # noqa: ARG002
+        """Return whether no thread or task is left to give a hold back."""
+        return False
+
+    def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
+        """Return what asks for a lease."""
+
+    def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
+        """Renew holds of its kind that one request may carry; for each whether it was held."""
+
+    def renewed(self, hold: Hold) -> None:  # noqa: ARG002
+        """Take note of a renewal."""
+        return
+
+    def lose_behind(self, hold: Hold, reason: str) -> bool:
+        """Take note that a hold is lost; return whether that is news. Never raises."""
 
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """What is known of it here.
+    """What is known of a hold here; its times are seconds by the holder's clock."""
 
-    Attributes:
-        token: Its token, which no other hold has.
-        group: Which holds it shares the lock with; empty: none.
-        lease_ms: The lease it is renewed to.
-        fence: Number of the grant, None if its kind of lock has none.
-        waiters: Whether a client was waiting when it was granted.
-        since: When it was obtained, by the holder's clock in seconds.
-        deadline: Until when the holder may rely on it.
-        renew_at: When to renew it; None: never.
-        last_renewal: Renewing must not carry it past this.
-        pid: The process that has it; a fork's child does not.
-        ballot: What several servers said of it, None if it is of one server.
-        heir: Who has it after its owner has ended; None: no other.
-        count: How often a re-entrant lock was acquired.
-        renewing: Whether a renewal is on its way.
-        lost: Why it is lost; empty: it is not.
-        unreported: Emptied by the thread that reports that it is lost.
-        event: Set when it is lost; made at its first use.
-        reported: Kind of the event that was reported of it last; empty: none.
-        session, kind, runtime, steps: What a watchdog was given for it: the lock or claim, if that
-            is still there, its class, through what it is renewed, and what gives it back at the
-            end of the process or the loop (None: nothing does).
-    """
-
-    token: bytes
-    group: bytes
-    lease_ms: int
+    token: bytes  # which no other hold has
+    group: bytes  # which holds it shares the lock with; empty: none
+    lease_ms: int  # the lease it is renewed to
     fence: int | None
-    waiters: bool
+    waiters: bool  # whether a client was waiting when it was granted
     since: float
-    deadline: float
-    pid: int
-    renew_at: float | None = None
-    last_renewal: float = float("inf")
-    ballot: Any = None
-    heir: object = None
-    count: int = 1
-    renewing: bool = False
-    lost: str = ""
-    unreported: list[None] = field(default_factory=partial(list, (None,)))
-    event: Any = field(default=None)
-    reported: str = ""
-    session: Any = None
+    deadline: float  # until when the holder may rely on it
+    pid: int = field(default_factory=os.getpid)  # the process that has it; a fork's child does not
+    renew_at: float | None = None  # None: never
+    last_renewal: float = float("inf")  # renewing must not carry it past this
+    ballot: Any = None  # what several servers said of it
+    owner: Any = None  # the thread or task that has it
+    heir: Any = None  # who has it after its owner has ended
+    count: int = 1  # how often a re-entrant lock was acquired
+    renewing: bool = False  # whether a renewal is on its way
+    lost: str = ""  # why it is lost
+    unreported: list[None] = field(default_factory=partial(list, (None,)))  # popped by who reports
+    event: Any = None  # set when it is lost; made at its first use
+    reported: str = ""  # kind of the event that was reported of it last
+    # What a watchdog was given for it: the lock or claim, if that is still there, its class,
+    # through what it is renewed, and what gives it back at the end of the process or the loop.
+    session: Callable[[], Watched | None] = lambda: None
     kind: Any = None
     runtime: Any = None
-    steps: Any = None
+    steps: LockSteps | None = None
 
     @property
     def renewal_seconds(self) -> float:
         return self.lease_ms / 1000 / RENEWALS_PER_LEASE
+
+    @property
+    def retry_seconds(self) -> float:
+        return min(LONGEST_RETRY, self.lease_ms / 10_000)
+
+    def key(self) -> str:
+        """Return a key of what it belongs to; empty if that is no more."""
+        session = self.session()
+        return session.key if session is not None else ""
+
+    def place(self) -> Place:
+        """Return through what it is renewed, on which server of a cluster, and by which step."""
+        return self.runtime, server_of_key(self.runtime.client, self.key()), self.kind
+
+    def address(self) -> str:
+        """Return what messages call its server, or servers."""
+        runtime, server, _ = self.place()
+        if len(runtime.members) > 1:
+            return f"{len(runtime.members)} servers"
+        pool = connections.own_pool(runtime.client)
+        settings = {} if pool is None else connections.settings_of(pool)
+        address = f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+        return server or str(settings.get("path") or address)
 
     def next_time(self) -> float:
         renew_at = self.renew_at
         if self.renewing or renew_at is None:
             return self.deadline
         return min(renew_at, self.deadline)
+
+    def is_due(self, at: float) -> bool:
+        renew_at = self.renew_at
+        return renew_at is not None and renew_at <= at and not self.renewing
 
     def schedule_renewal(self, at: float) -> None:
         """Let the next renewal be due then, unless it is not to be renewed any more, or not now."""
@@ -95,37 +144,28 @@ class Holdings:
     """The holds of one lock object by owner: the thread or task that acquired them.
 
     No hold replaces another: an owner has all that were granted to it and not given back. Reading
-    takes no mutex, because the tuples are replaced as a whole.
-
-    Args:
-        has_ended: Returns whether an owner has ended.
-        shared: Whether an owner that has no hold of its own may use those of others.
+    takes no mutex, because the tuples are replaced as a whole. With `shared` an owner that has no
+    hold of its own may use those of others.
     """
 
     def __init__(self, has_ended: Callable[[Any], bool], *, shared: bool = False) -> None:
         self._has_ended = has_ended
         self._shared = shared
         self._holds: dict[object, tuple[Hold, ...]] = {}
-        self._owners: dict[Hold, object] = {}
 
     def own(self, owner: object) -> Hold | None:
         """Return what an owner acquired last, lost or not; none that a parent process acquired."""
-        holds = self._holds.get(owner)
-        if holds is not None:
-            pid = os.getpid()
-            for hold in reversed(holds):
-                if hold.pid == pid:
-                    return hold
-        return None
+        holds = self._holds.get(owner, ())
+        return next((hold for hold in reversed(holds) if hold.pid == os.getpid()), None)
 
     def mine(self, owner: object) -> Hold | None:
         """Return an owner's hold: what it acquired, or what it is the heir of."""
-        if not self._owners:
+        if not self._holds:
             return None
         hold = self.own(owner)
         if hold is None and owner is not None:
             for left in self._all():
-                if left.heir is owner and self._has_lost_its_owner(left):
+                if left.heir is owner and self._has_ended(left.owner):
                     self.drop(left)
                     self.put(owner, left)
                     return left
@@ -140,21 +180,14 @@ class Holdings:
             return min(live or held, key=lambda other: other.since, default=None)
         return hold
 
-    def put(self, owner: object, hold: Hold) -> bool:
-        """Note that an owner holds the lock, beside what it has; return whether it is the only."""
+    def put(self, owner: object, hold: Hold) -> None:
+        """Note that an owner holds the lock, beside what it has."""
         with _guard:
-            is_only = not self._owners
-            self._holds[owner] = (hold,) if is_only else (*self._holds.get(owner, ()), hold)
-            self._owners[hold] = owner
-        return is_only
+            self._holds[owner] = (*self._holds.get(owner, ()), hold)
+            hold.owner = owner
 
-    def rivals(self, hold: Hold) -> list[Hold]:
-        return [other for other in self._all() if other is not hold and not other.lost]
-
-    def forget_lost(self, owner: object) -> None:
-        for hold in self._holds.get(owner, ())[:-1]:
-            if hold.lost:
-                self.drop(hold)
+    def others(self, hold: Hold) -> list[Hold]:
+        return [other for other in self._all() if other is not hold]
 
     def count_again(self, hold: Hold) -> bool:
         with _guard:
@@ -163,17 +196,12 @@ class Holdings:
             return hold in self
 
     def give_back(self, hold: Hold, stop: Callable[[Hold], None]) -> int | None:
-        """Count a hold once less, and forget it with the last.
+        """Count a hold once less; with the last, call `stop` with it and forget it.
 
-        Args:
-            hold: One of these.
-            stop: Called with the hold before it is forgotten.
-
-        Returns:
-            How often it is still held; None: another thread has given it back.
+        Returns how often it is still held; None: another thread has given it back.
         """
         with _guard:
-            if hold not in self._owners:
+            if hold not in self:
                 return None
             if hold.count > 1:
                 hold.count -= 1
@@ -187,12 +215,12 @@ class Holdings:
     def drop(self, hold: Hold) -> None:
         owner = None
         with _guard:
-            if hold in self._owners:
+            if hold in self:
                 owner = self._forget(hold)
         del owner
 
     def _forget(self, hold: Hold) -> object:
-        owner = self._owners.pop(hold)
+        owner, hold.owner = hold.owner, None
         rest = tuple(other for other in self._holds[owner] if other is not hold)
         if rest:
             self._holds[owner] = rest
@@ -201,28 +229,17 @@ class Holdings:
         return owner
 
     def __contains__(self, hold: Hold) -> bool:
-        return hold in self._owners
-
-    def owner_of(self, hold: Hold) -> object:
-        return self._owners.get(hold)
-
-    def bequeath(self, owner: object, heir: object) -> None:
-        """Let an owner's hold be another's once the owner has ended."""
-        if (hold := self.own(owner)) is not None:
-            hold.heir = heir
+        return hold in self._holds.get(hold.owner, ())
 
     def is_orphan(self, hold: Hold) -> bool:
         """Return whether neither its owner nor its heir is left to give a hold back."""
         heir_is_left = hold.heir is not None and not self._has_ended(hold.heir)
-        return not (self._shared or heir_is_left) and self._has_lost_its_owner(hold)
-
-    def _has_lost_its_owner(self, hold: Hold) -> bool:
-        owner = self._owners.get(hold)
-        return owner is not None and self._has_ended(owner)
+        owner = hold.owner
+        return not (self._shared or heir_is_left or owner is None) and self._has_ended(owner)
 
     def _all(self) -> list[Hold]:
         pid = os.getpid()
-        return [hold for hold in list(self._owners) if hold.pid == pid]
+        return [h for h in chain.from_iterable(list(self._holds.values())) if h.pid == pid]
 
 
 _guard = threading.RLock()
@@ -234,3 +251,44 @@ def _start_over() -> None:
 
 
 os.register_at_fork(after_in_child=_start_over)
+
+
+class ForeignThread:
+    """A thread that the threading module did not start, such as one of C, or a greenlet.
+
+    For that module it is alive for ever, and a later one may have its number. What is kept in its
+    own data lives as long as it does.
+    """
+
+    def __init__(self) -> None:
+        _LOCAL.presence = presence = threading.Lock()
+        self._presence = weakref.ref(presence)
+
+    def has_ended(self) -> bool:
+        return self._presence() is None
+
+
+_LOCAL = threading.local()
+
+
+def this_thread() -> object:
+    """Return who holds what this thread acquires."""
+    thread = threading.current_thread()
+    if not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - there is no other way to tell
+        # Not its number: that is given to another thread when this one has ended.
+        return thread
+    foreign = getattr(_LOCAL, "owner", None)
+    if foreign is None:
+        foreign = _LOCAL.owner = ForeignThread()
+    return foreign
+
+
+def thread_has_ended(owner: Any) -> bool:
+    if isinstance(owner, ForeignThread):
+        return owner.has_ended()
+    return isinstance(owner, threading.Thread) and not owner.is_alive()
+
+
+def thread_is_over(owner: object) -> bool:
+    """Return the same at the end of the process, to which the main thread has come."""
+    return owner is None or owner is threading.main_thread() or thread_has_ended(owner)

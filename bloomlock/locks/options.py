@@ -1,10 +1,10 @@
-"""The options of locks, checked before anything is sent."""
+"""The options of locks and the arguments of `acquire`, checked before anything is sent."""
 
 from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import DEFAULT_PREFIX
@@ -12,11 +12,18 @@ from bloomlock.keys import DEFAULT_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .events import Observer
+    from .reports import Observer
 
 DEFAULT_TTL = 30.0
 SHORTEST_TTL = 0.05
 LONGEST_TTL = 365 * 86_400.0
+SHORTEST_SERVER_TIMEOUT, LONGEST_SERVER_TIMEOUT = 0.05, 1.0
+SERVER_SHARE = 10
+"""A server of several is waited for a tenth of the lease, so that most of it is left."""
+PAUSES = (0.05, 0.25)
+SHORTEST_PAUSE = 0.001
+NOT_GIVEN = -1
+"""The time limit of `acquire` that leaves it to the lock object."""
 
 
 class SharedParameters(TypedDict, total=False):
@@ -37,41 +44,42 @@ class LockParameters(SharedParameters, total=False):
     raise_on_release_error: bool
 
 
+class RedlockParameters(SharedParameters, total=False):
+    server_timeout: float | None
+    longest_ttl: float | None
+    pauses: tuple[float, float]
+
+
 class LockOptions:
-    """The options of a lock, checked.
+    """The options of a lock; see Lock."""
 
-    Args:
-        ttl: See Lock.
-        given: The others.
-
-    Attributes:
-        lease_s: The lease in seconds.
-        lease_ms: The lease in milliseconds; no longer than the lock may be held.
-        renews: Whether it is renewed.
-        wait_s: How many seconds `acquire` waits if its caller does not say; None: for ever.
-
-    Raises:
-        ConfigurationError: If one of them is not usable.
-    """
+    kind: ClassVar = "lock"
+    known: ClassVar = LockParameters.__annotations__
 
     def __init__(self, ttl: float | None = None, **given: Any) -> None:
-        if unknown := next((key for key in given if key not in LockParameters.__annotations__), ""):
-            raise TypeError(f"a lock has no parameter {unknown!r}")
+        if unknown := given.keys() - self.known:
+            raise TypeError(f"a {self.kind} has no parameter {min(unknown)!r}")
+
+        def flag(name: str) -> bool:
+            return check_flag(name, given.get(name, True))
+
+        def seconds(name: str, least: float = 0.0) -> float | None:
+            value = given.get(name)
+            return None if value is None else check_seconds(name, value, least=least)
+
         self.prefix: str = given.get("prefix", DEFAULT_PREFIX)
         # redis-py's timeout is the longest a lock is held, so such a lease is not renewed.
-        timeout, renew = given.get("timeout"), given.get("renew")
+        timeout = given.get("timeout")
         if timeout is not None and ttl is not None:
             raise ConfigurationError("ttl and timeout mean the same here; give one of them")
         self.lease_s = check_lease(ttl) if timeout is None else check_lease(timeout, "timeout")
-        self.renews = timeout is None if renew is None else check_flag("renew", renew)
-        self.max_hold = check_optional("max_hold", given, least=SHORTEST_TTL)
-        self.blocking_timeout = check_optional("blocking_timeout", given)
-        check_optional("sleep", given)
-        self.blocking = check_flag("blocking", given.get("blocking", True))
-        self.thread_local = check_flag("thread_local", given.get("thread_local", True))
-        self.raise_on_release_error = check_flag(
-            "raise_on_release_error", given.get("raise_on_release_error", True)
-        )
+        self.renews = timeout is None if given.get("renew") is None else flag("renew")
+        self.max_hold = seconds("max_hold", SHORTEST_TTL)
+        self.blocking_timeout = seconds("blocking_timeout")
+        seconds("sleep")
+        self.blocking = flag("blocking")
+        self.thread_local = flag("thread_local")
+        self.raise_on_release_error = flag("raise_on_release_error")
         self.replicas = replicas = given.get("replicas", 0)
         if not isinstance(replicas, Integral) or isinstance(replicas, bool) or replicas < 0:
             raise ConfigurationError(
@@ -83,8 +91,77 @@ class LockOptions:
         self.on_lost: Callable[[Any], object] | None = given.get("on_lost")
         self.observer: Observer | None = given.get("observer")
         longest = self.lease_s if self.max_hold is None else self.max_hold
+        # No longer than the lock may be held.
         self.lease_ms = milliseconds(min(self.lease_s, longest))
         self.wait_s = self.blocking_timeout if self.blocking else 0.0
+
+    def seconds_to_wait(
+        self,
+        blocking: bool | None,
+        timeout: float | None,
+        blocking_timeout: float | None,
+        sleep: float | None,
+    ) -> float | None:
+        """Return how long `acquire` waits: seconds, 0 for not at all, None for ever.
+
+        Arguments that contradict each other are refused as threading.Lock refuses them.
+        """
+        if timeout is None:
+            timeout = NOT_GIVEN
+        if blocking is sleep is blocking_timeout is None and timeout == NOT_GIVEN:
+            return self.wait_s
+        if sleep is not None:
+            check_seconds("sleep", sleep, least=0.0)
+        given = self.blocking_timeout
+        if blocking_timeout is not None:
+            given = check_seconds("blocking_timeout", blocking_timeout, least=0.0)
+        if timeout != NOT_GIVEN:
+            if blocking_timeout is not None:
+                raise ConfigurationError(
+                    "timeout and blocking_timeout mean the same; give one of them"
+                )
+            given = check_seconds("timeout (other than -1)", timeout, least=0.0)
+        if self.blocking if blocking is None else check_flag("blocking", blocking):
+            return given
+        if timeout != NOT_GIVEN:
+            raise ConfigurationError(f"timeout must be -1 if blocking is False, not {timeout!r}")
+        return 0.0
+
+
+class RedlockOptions(LockOptions):
+    """The options of a lock on several servers; see Redlock."""
+
+    kind = "Redlock"
+    known = RedlockParameters.__annotations__
+
+    def __init__(
+        self,
+        ttl: float | None = None,
+        *,
+        server_timeout: float | None = None,
+        longest_ttl: float | None = None,
+        pauses: tuple[float, float] = PAUSES,
+        **given: Any,
+    ) -> None:
+        super().__init__(ttl, **given)
+        ttl = self.lease_s
+        if server_timeout is None:
+            share = max(SHORTEST_SERVER_TIMEOUT, min(LONGEST_SERVER_TIMEOUT, ttl / SERVER_SHARE))
+            server_timeout = min(share, ttl)
+        self.server_timeout = check_seconds(
+            "server_timeout", server_timeout, least=SHORTEST_PAUSE, most=ttl
+        )
+        if longest_ttl is None:
+            longest_ttl = ttl
+        self.longest_ttl = check_seconds("longest_ttl", longest_ttl, least=0.0, most=LONGEST_TTL)
+        if 0 < longest_ttl < ttl:
+            raise ConfigurationError(
+                f"longest_ttl must be 0 or at least the ttl of {ttl:g} seconds, not {longest_ttl!r}"
+            )
+        if not isinstance(pauses, (tuple, list)) or len(pauses) != 2:  # noqa: PLR2004 - from, to
+            raise ConfigurationError(f"pauses must be two numbers of seconds, not {pauses!r:.80}")
+        shortest = check_seconds("pauses[0]", pauses[0], least=SHORTEST_PAUSE)
+        self.pauses = shortest, check_seconds("pauses[1]", pauses[1], least=shortest)
 
 
 def check_lease(ttl: float | None, name: str = "ttl") -> float:
@@ -94,7 +171,6 @@ def check_lease(ttl: float | None, name: str = "ttl") -> float:
 
 
 def check_seconds(name: str, value: object, *, least: float, most: float = math.inf) -> float:
-    """Return `value`, or raise ConfigurationError if it is no number of seconds from `least` on."""
     # NumPy's numbers too.
     usable = isinstance(value, Real) and not isinstance(value, bool)
     if not usable or math.isnan(value) or not least <= value <= most:  # type: ignore[arg-type,operator]  # narrowed above
@@ -103,17 +179,26 @@ def check_seconds(name: str, value: object, *, least: float, most: float = math.
     return float(value)  # type: ignore[arg-type]  # a number by now
 
 
-def check_optional(name: str, given: dict[str, Any], *, least: float = 0.0) -> float | None:
-    value = given.get(name)
-    return None if value is None else check_seconds(name, value, least=least)
-
-
 def check_flag(name: str, value: object) -> bool:
     # threading.Lock is often asked by acquire(0); NumPy's True and False are no numbers.
     is_flag = isinstance(value, Integral) or str(getattr(value, "dtype", "")) == "bool"
     if not is_flag or value not in (0, 1):
         raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
     return bool(value)
+
+
+def check_token(token: str | bytes | None) -> bytes | None:
+    """Return a token given by the caller, as bytes; one that can stand in a queue."""
+    if token is None:
+        return None
+    data = token.encode(errors="replace") if isinstance(token, str) else token
+    if isinstance(token, str) and data.decode() != token:
+        raise ConfigurationError(f"token must be a text that has a UTF-8 form, not {token!r:.80}")
+    if not isinstance(data, bytes) or data.split() != [data]:
+        raise ConfigurationError(f"token must be a text without spaces, not {token!r:.80}")
+    if data.startswith(b"="):
+        raise ConfigurationError(f"token must not start with '=', as {token!r:.80} does")
+    return data
 
 
 def milliseconds(seconds: float) -> int:

@@ -1,7 +1,7 @@
-"""Log lines about locks and claims, written in order by a thread of their own.
+"""What locks and claims report: log lines, and events for observers.
 
-A log handler may be slow, or take a lock itself. So no line is written by a thread or a loop that
-renews locks, nor under a mutex, nor by a holder between two of its steps.
+No line is written and no observer called by a thread that renews locks, nor under a mutex: either
+may be slow, or take a lock itself. Lines are written in order by a thread of their own.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ import logging
 import os
 import queue
 import sys
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bloomlock.runtime.background import Line
 from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from .hold import Hold
 
 AT_END_SECONDS = 1.0
 """How long the end of the process waits for lines that are not written yet."""
 OVER_SECONDS = 30.0
 """A server that no renewal failed at for so long has had no outage since; tries are closer."""
+KEPT_EVENTS = 1000
+"""How many events of one lock object wait for an observer that blocks."""
 
 
 @dataclass
@@ -46,27 +52,37 @@ class Reports:
         self._line = Line()
         self._outages: dict[str, Outage] = {}
 
-    def warning(self, what: str, text: str, *arguments: Any) -> None:
-        self._append(partial(_logger(what).warning, text, *arguments))
+    def warning(self, what: str, text: str, *arguments: Any, **options: Any) -> None:
+        log = logging.getLogger(f"bloomlock.{what}s").warning
+        self._append(partial(log, text, *arguments, **options))
 
     def exception(self, what: str, text: str, *arguments: Any) -> None:
-        error = sys.exc_info()
-        self._append(partial(_logger(what).error, text, *arguments, exc_info=error))
+        log = logging.getLogger(f"bloomlock.{what}s").error
+        self._append(partial(log, text, *arguments, exc_info=sys.exc_info()))
 
     def not_renewed(
         self, what: str, labels: Sequence[str], server: str, error: Exception | None
     ) -> None:
         """Note that renewals failed; one line for each server and outage."""
-        self._append(partial(self._note_failure, what, labels, server, error, boot_clock()))
+        now = boot_clock()
+        new = Outage(now, now)
+        outage = self._outages.setdefault(server, new)
+        if now - outage.last > OVER_SECONDS:
+            outage = self._outages[server] = new
+        if outage is new:
+            text = "%s could not be renewed yet: %s (%s; one line for all until it answers)"
+            self.warning(what, text, listed(labels), error, server)
+        outage.last = now
+        outage.failed += len(labels)
 
     def renewed(self, what: str, server: str) -> None:
         """Note that a server has answered a renewal; a line if that ends an outage."""
-        if server in self._outages:
-            self._append(partial(self._note_answer, what, server, boot_clock()))
+        if (outage := self._outages.pop(server, None)) is not None:
+            text = "%s renews again; %d renewals failed within %.1f s"
+            self.warning(what, text, server, outage.failed, boot_clock() - outage.since)
 
     def lost(self, what: str, labels: Sequence[str], reason: str) -> None:
-        several = len(labels) > 1
-        text = "%s were lost: %s" if several else "%s was lost: %s"
+        text = "%s were lost: %s" if len(labels) > 1 else "%s was lost: %s"
         self.warning(what, text, listed(labels), reason)
 
     def flush(self) -> None:
@@ -75,24 +91,12 @@ class Reports:
         with contextlib.suppress(queue.Empty):
             done.get(timeout=AT_END_SECONDS)
 
-    def _note_failure(
-        self, what: str, labels: Sequence[str], server: str, error: Exception | None, now: float
-    ) -> None:
-        outage = self._outages.get(server)
-        if outage is None or now - outage.last > OVER_SECONDS:
-            outage = self._outages[server] = Outage(now, now)
-            text = "%s could not be renewed yet: %s (%s; one line for all until it answers)"
-            _logger(what).warning(text, listed(labels), error, server)
-        outage.last = now
-        outage.failed += len(labels)
-
-    def _note_answer(self, what: str, server: str, now: float) -> None:
-        if (outage := self._outages.pop(server, None)) is not None:
-            text = "%s renews again; %d renewals failed within %.1f s"
-            _logger(what).warning(text, server, outage.failed, now - outage.since)
-
     def _append(self, job: Callable[[], object]) -> None:
-        self._line.append(partial(_safely, job))
+        def write() -> None:
+            with contextlib.suppress(BaseException):
+                job()
+
+        self._line.append(write)
 
 
 def listed(labels: Sequence[str]) -> str:
@@ -104,15 +108,102 @@ def listed(labels: Sequence[str]) -> str:
     return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
 
 
-def _logger(what: str) -> logging.Logger:
-    return logging.getLogger(f"bloomlock.{what}s")
-
-
-def _safely(job: Callable[[], object]) -> None:
-    with contextlib.suppress(BaseException):
-        job()
-
-
 REPORTS = Reports()
 os.register_at_fork(after_in_child=REPORTS.start_over)
 atexit.register(REPORTS.flush)
+
+
+EventKind: TypeAlias = Literal["acquired", "timeout", "renewed", "released", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class LockEvent:
+    """Something happened to a lock.
+
+    Attributes:
+        kind: "acquired", "timeout" (not obtained in time), "renewed", "released" or "lost".
+        name: The lock's name.
+        fence: Of the hold, None if there is none.
+        seconds: For "acquired" and "timeout" how long it waited, else how long it was held.
+        error: For "lost" what happened.
+    """
+
+    kind: EventKind
+    name: str
+    fence: int | None
+    seconds: float
+    error: str | None = None
+
+
+Observer: TypeAlias = Callable[[LockEvent], None]
+Call: TypeAlias = Callable[[Callable[[], None]], None]
+"""Has a function called in a thread of its own, or by the loop."""
+
+
+class _Turn:
+    is_over = False
+
+
+class Events:
+    """Reports to an observer what happens to one lock object, in order and one at a time.
+
+    What its holder does is reported in the holder's own thread, whatever it raises included.
+    What happens behind the holder's back is reported where the watchdog has such functions called.
+    A renewal is reported between the acquisition and the end of its hold, or not at all.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._pid = os.getpid()
+        # The oldest go first where an observer blocks for ever.
+        self._pending: deque[tuple[LockEvent, Hold | None]] = deque(maxlen=KEPT_EVENTS)
+        # The first turn that is not over reports what is pending. Lists are C through and through:
+        # a KeyboardInterrupt leaves them whole.
+        self._turns: list[_Turn] = []
+
+    def report(self, event: LockEvent, hold: Hold | None, call: Call | None = None) -> None:
+        """Report an event after those whose report is under way in another thread.
+
+        With `call` it is reported by what that calls; this never raises then.
+        """
+        if self._pid != os.getpid():
+            # The thread that reported stayed in the parent process.
+            self._start_over()
+        self._pending.append((event, hold))
+        if call is None:
+            self._report_pending(Exception)
+        elif self._first_turn() is None:
+            call(partial(self._report_pending, BaseException))
+
+    def _first_turn(self) -> _Turn | None:
+        return next((turn for turn in tuple(self._turns) if not turn.is_over), None)
+
+    def _report_pending(self, logged: type[BaseException]) -> None:
+        # Looks again after giving up its turn: an event may have come just before that.
+        while self._pending:
+            turn = _Turn()
+            try:
+                self._turns.append(turn)
+                if self._first_turn() is not turn:
+                    return
+                while self._pending:
+                    self._call(*self._pending.popleft(), logged)
+            finally:
+                # An assignment, which no KeyboardInterrupt comes before, ends it whatever follows.
+                turn.is_over = True
+                if turn in self._turns:
+                    self._turns.remove(turn)
+
+    def _call(self, event: LockEvent, hold: Hold | None, logged: type[BaseException]) -> None:
+        if hold is not None:
+            # The reply to a renewal may come while the hold is given back.
+            if event.kind == "renewed" and hold.reported not in ("acquired", "renewed"):
+                return
+            hold.reported = event.kind
+        try:
+            self._observer(event)
+        except logged:
+            REPORTS.exception("lock", "the observer of lock %r raised", event.name)

@@ -8,40 +8,36 @@ import secrets
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from bloomlock.commands import encode_command
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, make
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
-from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
+from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.steps import RENEW, LockSteps
 from bloomlock.locks.protocol.values import LIVENESS_MS, AcquireRequest, Granted
 from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .events import Events, LockEvent
-from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold, Holdings
+from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold, Holdings, Watched
 from .options import check_lease, milliseconds
-from .reports import REPORTS
+from .reports import REPORTS, Events, LockEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock.keys import LockKeys
     from bloomlock.locks.protocol.waiting import Obtained
 
-    from .async_watchdog import AsyncWatchdog
     from .options import LockOptions
-    from .watchdog import Watchdog
+    from .reports import Call, EventKind
+    from .watchdog import AsyncWatchdog, Watchdog
 
 CONFIRM_SECONDS = 1.0
 """How long replicas have to acknowledge a grant."""
 MOMENT = 0.1
 """Seconds; a hold that is shorter pays for no renewal, and seldom for a wake-up of the watchdog."""
-TAKEN = "its key was gone, and the lock was granted anew"
 
 
 class Tokens:
-    """A source of tokens that no other client has: random for each process, counted within it.
-
-    A child of fork must start over.
-    """
+    """A source of tokens that no other client has: random for each process, counted within it."""
 
     def __init__(self) -> None:
         self.start_over()
@@ -54,24 +50,22 @@ class Tokens:
         return b"%b.%x" % (self._random, next(self._numbers))
 
 
-class LockSession:
+TOKENS = Tokens()
+os.register_at_fork(after_in_child=TOKENS.start_over)
+
+
+class LockSession(Watched):
     """One lock object: who of this process holds it, and what that takes.
 
-    Args:
-        name: What users call it.
-        keys: Its keys.
-        options: Its parameters.
-        has_ended: Returns whether a thread or task has ended.
-        group: Which holds share the lock; empty: none.
-        reentrant: Whether a holder may acquire it again.
+    Holds of one `group` share the lock; empty: none. Whoever has a `reentrant` one gets it again.
     """
 
     what = "lock"
+    steps: LockSteps
 
     def __init__(
         self,
         name: str,
-        keys: LockKeys,
         options: LockOptions,
         has_ended: Callable[[Any], bool],
         *,
@@ -79,20 +73,18 @@ class LockSession:
         reentrant: bool = False,
     ) -> None:
         self.name = name
-        self.keys = keys
+        self.keys = LockKeys.of(name, options.prefix)
         self.options = options
-        self.steps: LockSteps
         # Gives what is called for each hold that is lost, while the lock object lives.
         self.report_lost: Callable[[], Callable[[], None] | None] = lambda: None
         # The write side of a read-write lock for its read side, and the other way round.
         self.other_side: LockSession | None = None
-        self.events = Events(options.observer)
         self.holdings = Holdings(has_ended, shared=not options.thread_local)
+        self._events = None if options.observer is None else Events(options.observer)
         self._group = group
         self._reentrant = reentrant
         self._watcher: Watchdog | AsyncWatchdog
         self._runtime: AnyRuntime
-        self._lease_ms = options.lease_ms
         self._crowded = False
 
     def attach(self, runtime: AnyRuntime, watcher: Watchdog | AsyncWatchdog) -> None:
@@ -101,15 +93,9 @@ class LockSession:
         self.steps = LockSteps(self.keys, missing_of(runtime))
 
     def begin(self, owner: object, seconds: float | None, token: bytes | None) -> Attempt | bool:
-        """Prepare to acquire.
+        """Return the attempt to be carried out, or whether the owner, who has the lock, gets it.
 
-        Returns:
-            What is to be carried out. True: the owner has the lock already and holds it once more.
-            False: it has the lock already, and this lock cannot be held twice.
-
-        Raises:
-            LockLostError: If a re-entrant lock was lost meanwhile.
-            LockError: If the owner holds it and would wait for itself.
+        LockLostError if a re-entrant lock was lost, LockError if the owner would wait for itself.
         """
         hold = (self.holdings.of if self._reentrant else self.holdings.mine)(owner)
         now = boot_clock()
@@ -122,16 +108,23 @@ class LockSession:
             self.lose(hold, OUT_OF_LEASE)
         if self.options.thread_local:
             if seconds != 0:
-                if hold is not None or self.other_side is not None:
-                    self._refuse_to_wait_for_itself(hold, owner)
+                self._refuse_to_wait_for_itself(hold, owner)
             elif hold is not None and not hold.lost:
                 # The server would let a reader in a second time.
-                self.events.report(LockEvent("timeout", self.name, None, 0.0))
+                self._report("timeout", 0.0)
                 return False
-        provisional_lease_ms = LIVENESS_MS if self.options.renews else 0
-        # An owner comes back while he holds the lock; to wait behind others he must not.
-        terms = (self._lease_ms, self._group, self._reentrant, b"", provisional_lease_ms)
-        request = make(AcquireRequest, (token or TOKENS.new(), *terms))
+        request = make(
+            AcquireRequest,
+            (
+                token or TOKENS.new(),
+                self.options.lease_ms,
+                self._group,
+                # An owner comes back while he holds the lock; to wait behind others he must not.
+                self._reentrant,
+                b"",
+                LIVENESS_MS if self.options.renews else 0,
+            ),
+        )
         return self._attempt(request, None if seconds is None else now + seconds)
 
     def _refuse_to_wait_for_itself(self, hold: Hold | None, owner: object) -> None:
@@ -150,44 +143,45 @@ class LockSession:
     def _attempt(self, request: AcquireRequest, until: float | None) -> Attempt:
         return Attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
-    def acquire(self, attempt: Attempt, owner: object) -> Core[bool]:
-        """Carry an attempt out; `undo` must be run if this does not end."""
+    def acquire(self, attempt: Attempt, owner: object, heir: object = None) -> Core[bool]:
+        """Carry an attempt out; `undo` must be run if this does not end.
+
+        The hold is of the `heir` once its owner has ended.
+        """
         began = boot_clock()
         got = yield from attempt.run()
         now = boot_clock()
         # A client that had to wait will have to again, and one that leaves others waiting.
         self._crowded = bool(attempt.request.channel) or got is None or got.waiters
         if got is None:
-            self.events.report(LockEvent("timeout", self.name, None, now - began))
+            self._report("timeout", now - began)
             return False
         if self.options.replicas:
             yield from self._confirm(attempt)
-        hold = self._hold(attempt, got, now)
-        is_only = self.holdings.put(owner, hold)
+        hold = self._new_hold(attempt, got, now)
+        hold.heir = heir
+        self.holdings.put(owner, hold)
         self._watcher.add(hold, self, self._runtime)
-        if self.options.observer is not None:
-            event = LockEvent("acquired", self.name, hold.fence, now - began)
-            self.events.report(event, hold)
-        if not is_only:
-            if not self._group:
+        self._report("acquired", now - began, hold)
+        for other in self.holdings.others(hold):
+            if not (self._group or other.lost):
                 # None can be held beside a new one. But another thread may have been granted the
                 # lock after this one, and be here before it.
-                for other in self.holdings.rivals(hold):
-                    older = min(hold, other, key=lambda each: (each.fence or 0, each.deadline))
-                    self.lose(older, TAKEN)
-            self.holdings.forget_lost(owner)
+                older = min(hold, other, key=lambda each: (each.fence or 0, each.deadline))
+                self.lose(older, "its key was gone, and the lock was granted anew")
+            if other.lost and other.owner is owner:
+                self.holdings.drop(other)
         return True
 
-    def _hold(self, attempt: Attempt, got: Obtained, now: float) -> Hold:
-        lease_ms, left = self._lease_ms, got.deadline - now
-        token, fence = attempt.request.token, got.fence or None
-        terms = (fence, got.waiters, now, got.deadline, os.getpid())
-        hold = Hold(token, self._group, lease_ms, *terms)
-        if self.options.max_hold is not None:
-            hold.last_renewal = now + self.options.max_hold
-        if self.options.renews:
+    def _new_hold(self, attempt: Attempt, got: Obtained, now: float) -> Hold:
+        options, left = self.options, got.deadline - now
+        terms = (got.fence or None, got.waiters, now, got.deadline)
+        hold = Hold(attempt.request.token, self._group, options.lease_ms, *terms)
+        if options.max_hold is not None:
+            hold.last_renewal = now + options.max_hold
+        if options.renews:
             seconds = left / RENEWALS_PER_LEASE
-            if left < lease_ms / 1000 * (1 - 1 / RENEWALS_PER_LEASE):
+            if left < options.lease_ms / 1000 * (1 - 1 / RENEWALS_PER_LEASE):
                 # A grant that was announced comes with a provisional lease. The hold gets the whole
                 # one as soon as it has lasted a moment.
                 seconds = min(MOMENT, seconds)
@@ -195,11 +189,15 @@ class LockSession:
         return hold
 
     def _confirm(self, attempt: Attempt) -> Core[None]:
+        """Write a hold again, because WAIT speaks of what its own connection wrote.
+
+        The grant may have been written by another one.
+        """
         wanted = self.options.replicas
-        wait_ms = milliseconds(CONFIRM_SECONDS)
+        wait = encode_command("WAIT", wanted, milliseconds(CONFIRM_SECONDS))
         yield Limit(boot_clock() + CONFIRM_SECONDS + GRACE_SECONDS, [None])
         try:
-            answer, count = yield from self.steps.confirm(attempt.request, wanted, wait_ms)
+            answer, count = yield from self.steps.acquire(attempt.request, wait)
         except ConnectionLost as lost:
             raise lost.cause from None
         count = int(count) if isinstance(answer, Granted) else 0
@@ -220,12 +218,7 @@ class LockSession:
             yield from attempt.leave_behind()
 
     def release(self, owner: object) -> Core[None]:
-        """Give the lock back, or, re-entrant, one of its holds.
-
-        Raises:
-            LockNotOwnedError: If the owner does not hold it.
-            LockLostError: If it was lost.
-        """
+        """Give the lock back, or, re-entrant, one of its holds."""
         while True:
             hold = self._require(owner)
             if (left := self.holdings.give_back(hold, self._watcher.remove)) is not None:
@@ -242,24 +235,14 @@ class LockSession:
         if hold.lost or held is False or (held is None and now >= hold.deadline):
             self.lose(hold, "its key was gone when it was released")
             raise self._lost_error(hold)
-        if self.options.observer is not None:
-            event = LockEvent("released", self.name, hold.fence, now - hold.since)
-            self.events.report(event, hold)
+        self._report("released", now - hold.since, hold)
 
     def extend(self, owner: object, ttl: float | None, *, add: bool = False) -> Core[bool]:
-        """Let the lease be `ttl` seconds from now, and that long at each renewal; True.
+        """Let the lease be `ttl` seconds from now, and that long at each renewal.
 
-        Args:
-            owner: Who holds it.
-            ttl: Seconds; None: the lease it has.
-            add: Whether they are added to what is left.
-
-        Raises:
-            ConfigurationError: If `ttl` is not usable.
-            LockNotOwnedError, LockLostError: If it is not held.
+        With `add` they are added to what is left of it. Returns True.
         """
-        hold = self._require(owner)
-        self._check_alive(hold)
+        hold = self.check(owner)
         usual_ms = self._lease_to_extend_to(hold, ttl, add=add)
         sent = boot_clock()
         lease_ms = hold.limit_lease_ms(usual_ms, sent)
@@ -295,30 +278,11 @@ class LockSession:
     def locked(self) -> Core[bool]:
         return (yield from self.steps.value()) is not None
 
-    def check(self, owner: object) -> None:
-        self._check_alive(self._require(owner))
-
-    def lose(self, hold: Hold, reason: str) -> None:
-        """Note that a hold is lost, and report it in this thread if that is news."""
-        event = self._note_loss(hold, reason)
-        if event is not None:
-            REPORTS.lost(self.what, [self.label], reason)
-            self.events.report(event, hold)
-
-    def _note_loss(self, hold: Hold, reason: str) -> LockEvent | None:
-        """Note that a hold is lost; return the event, or None if that was known already."""
-        self._watcher.remove(hold)
-        hold.lost = hold.lost or reason
-        try:
-            # One of several threads that find out at once.
-            hold.unreported.pop()
-        except IndexError:
-            return None
-        if hold.event is not None:
-            hold.event.set()
-        if (report := self.report_lost()) is not None:
-            report()
-        return LockEvent("lost", self.name, hold.fence, boot_clock() - hold.since, reason)
+    def check(self, owner: object) -> Hold:
+        """Return the hold of an owner who can rely on it; else raise."""
+        hold = self._require(owner)
+        self._check_alive(hold)
+        return hold
 
     def _require(self, owner: object) -> Hold:
         hold = self.holdings.of(owner)
@@ -335,6 +299,39 @@ class LockSession:
     def _lost_error(self, hold: Hold) -> LockLostError:
         return LockLostError(f"lock {self.name!r} was lost: {hold.lost}")
 
+    def lose(self, hold: Hold, reason: str, call: Call | None = None) -> bool:
+        """Note that a hold is lost; return whether that is news.
+
+        It is reported in this thread, or by what `call` calls; with that this never raises.
+        """
+        self._watcher.remove(hold)
+        hold.lost = hold.lost or reason
+        try:
+            # One of several threads that find out at once.
+            hold.unreported.pop()
+        except IndexError:
+            return False
+        if hold.event is not None:
+            hold.event.set()
+        if (report := self.report_lost()) is not None:
+            report()
+        if call is None:
+            REPORTS.lost(self.what, [self.label], reason)
+        self._report("lost", boot_clock() - hold.since, hold, reason, call)
+        return True
+
+    def _report(
+        self,
+        kind: EventKind,
+        seconds: float,
+        hold: Hold | None = None,
+        error: str | None = None,
+        call: Call | None = None,
+    ) -> None:
+        if self._events is not None:
+            fence = None if hold is None else hold.fence
+            self._events.report(LockEvent(kind, self.name, fence, seconds, error), hold, call)
+
     # What a watchdog asks for.
 
     @property
@@ -348,43 +345,24 @@ class LockSession:
     def is_orphan(self, hold: Hold) -> bool:
         return self.holdings.is_orphan(hold)
 
-    def is_abandoned(self, hold: Hold, has_ended: Callable[[object], bool]) -> bool:
-        """Return whether the owner of a hold, if it has one, has ended."""
-        owner = self.holdings.owner_of(hold)
-        return owner is None or has_ended(owner)
-
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
-        return Renewal(self.keys, hold.token, hold.group, lease_ms)
+        return self.keys, (hold.token, hold.group, lease_ms)
 
-    def renew_all(self, renewals: Sequence[Any]) -> Core[list[bool | Exception]]:
-        return renew_all(renewals)
+    def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
+        return RENEW.run_all(renewals)
 
-    def renewed(self, hold: Hold, now: float) -> None:
-        if self.options.observer is not None:
-            event = LockEvent("renewed", self.name, hold.fence, now - hold.since)
-            self.events.report_behind(event, hold, self._watcher.call)
+    def renewed(self, hold: Hold) -> None:
+        self._report("renewed", boot_clock() - hold.since, hold, call=self._watcher.call)
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
-        """Note that a hold is lost that its owner has not given back; never raises."""
-        if hold not in self.holdings:
-            return False
-        event = self._note_loss(hold, reason)
-        if event is not None:
-            self.events.report_behind(event, hold, self._watcher.call)
+        is_news = hold in self.holdings and self.lose(hold, reason, self._watcher.call)
         if self.holdings.is_orphan(hold):
             self.holdings.drop(hold)
-        return event is not None
+        return is_news
 
 
 _MISSING: weakref.WeakKeyDictionary[AnyRuntime, set[str]] = weakref.WeakKeyDictionary()
 
 
 def missing_of(runtime: AnyRuntime) -> set[str]:
-    known = _MISSING.get(runtime)
-    if known is None:
-        known = _MISSING[runtime] = set()
-    return known
-
-
-TOKENS = Tokens()
-os.register_at_fork(after_in_child=TOKENS.start_over)
+    return _MISSING.setdefault(runtime, set())

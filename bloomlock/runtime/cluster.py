@@ -18,6 +18,7 @@ transaction.
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
@@ -27,6 +28,8 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     MovedError,
+    RedisClusterException,
+    RedisError,
 )
 
 from bloomlock.commands import MULTI, encode_command
@@ -164,6 +167,14 @@ def refusal_of(replies: Replies) -> Exception | None:
 
 def slot_of(key: str) -> int:
     return redis.crc.key_slot(key.encode())
+
+
+def server_of_key(client: Any, key: str) -> str:
+    """Return the name of the server of a cluster that has a key; empty if none or only one has."""
+    if isinstance(client, CLUSTERS):
+        with suppress(RedisError, RedisClusterException):
+            return str(getattr(client.get_node_from_key(key), "name", ""))
+    return ""
 
 
 def source_of_key(cluster: Any, key: str) -> Any:

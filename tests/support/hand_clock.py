@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from bloomlock.locks import async_watchdog, watchdog
+from bloomlock.locks import watchdog
 from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ class HandClock:
         for name, module in list(sys.modules.items()):
             if name.startswith("bloomlock.") and hasattr(module, "boot_clock"):
                 monkeypatch.setattr(module, "boot_clock", self)
-        for module in (watchdog, async_watchdog):
-            monkeypatch.setattr(module, "LONGEST_SLEEP", OFTEN)
+        monkeypatch.setattr(watchdog, "LONGEST_SLEEP", OFTEN)
         self.advance(0.0)
 
     def __call__(self) -> float:

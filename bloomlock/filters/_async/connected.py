@@ -12,7 +12,7 @@ from bloomlock.filters.state import FilterState
 
 if True:  # ASYNC
     from bloomlock.filters.coalescing import Coalescer
-    from bloomlock.locks.async_watchdog import watchdog_of_loop
+    from bloomlock.locks.watchdog import watchdog_of_loop
     from bloomlock.runtime.clients import async_client, close_async_client
     from bloomlock.runtime.tasks import Tasks, tasks_for
 else:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bloomlock.errors import ConfigurationError
+from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
 
-from .connected import AsyncConnectedRedlock
 from .lock import AsyncLock
 
+if True:  # ASYNC
+    from bloomlock.runtime.clients import async_clients, close_async_client
+    from bloomlock.runtime.tasks import Tasks, tasks_over
+else:
+    from bloomlock.locks.watchdog import WATCHDOG
+    from bloomlock.runtime.clients import sync_clients
+    from bloomlock.runtime.threads import threads_for, threads_over
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Unpack
+    from collections.abc import Coroutine, Iterable
+    from typing import Any, Unpack
 
-    from bloomlock.locks.redlock import RedlockParameters
+    import redis.asyncio
 
-    from .connected import AsyncServerClient
+    from bloomlock.locks.options import RedlockParameters
+
+    AsyncServerClient = redis.asyncio.Redis | redis.asyncio.RedisCluster | str
 
 
-class AsyncRedlock(AsyncConnectedRedlock, AsyncLock):
+class AsyncRedlock(AsyncLock):
     """A lock that lives on several independent servers and needs a majority of them.
 
     It survives the loss of any minority of the servers, without a failover that could forget a
@@ -93,6 +104,8 @@ class AsyncRedlock(AsyncConnectedRedlock, AsyncLock):
     True
     """
 
+    _session: RedlockSession
+
     def __init__(
         self,
         name: str,
@@ -100,4 +113,46 @@ class AsyncRedlock(AsyncConnectedRedlock, AsyncLock):
         ttl: float | None = None,
         **options: Unpack[RedlockParameters],
     ) -> None:
-        self._use(RedlockSession(name, ttl, options, self._has_ended), clients)
+        self._use(RedlockSession(name, RedlockOptions(ttl, **options), self._has_ended), clients)
+
+    def _acquire(
+        self, caller: object, seconds: float | None, token: bytes | None
+    ) -> Coroutine[Any, Any, bool]:
+        if token is not None:
+            raise ConfigurationError(
+                f"token must be None for a Redlock, not {token.decode()!r:.80}"
+            )
+        return super()._acquire(caller, seconds, None)
+
+    if True:  # ASYNC
+
+        def _start(self, client: Any) -> None:
+            super()._start(None)
+            made = async_clients(client)
+            self._members = [each for each, _ in made]
+            self._made = [each for each, is_ours in made if is_ours]
+
+        async def _connect(self) -> Tasks:
+            self._runtime = self._runtime or tasks_over(self._members)
+            return self._runtime
+
+        async def close(self) -> None:
+            """End what goes on in the background; close the clients that this object made."""
+            if self._runtime is not None:
+                await self._runtime.end_background(self._session.options.server_timeout)
+            for client in self._made:
+                await close_async_client(client)
+
+    else:
+
+        def _start(self, client: Any) -> None:
+            made = sync_clients(client)
+            self._made = [each for each, is_ours in made if is_ours]
+            self._runtime = threads_over([each for each, _ in made])
+            self._session.attach(self._runtime, WATCHDOG)
+
+        def close(self) -> None:
+            """Close the clients that this object made."""
+            for client in self._made:
+                threads_for(client).close()
+                client.close()

@@ -3,24 +3,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from bloomlock.locks.base import READERS, know_each_other, owner_group
-from bloomlock.locks.compat import NOT_GIVEN, check_token, seconds_to_wait
-from bloomlock.runtime.clients import not_portable
-
-from .connected import ConnectedLock
+from bloomlock.locks.base import LockBase, owner_group
+from bloomlock.locks.hold import this_thread, thread_has_ended
+from bloomlock.locks.options import NOT_GIVEN, LockOptions, check_token
+from bloomlock.locks.reports import REPORTS
+from bloomlock.locks.session import LockSession
+from bloomlock.locks.watchdog import WATCHDOG
+from bloomlock.runtime.clients import CLIENTS, not_portable, sync_client
+from bloomlock.runtime.threads import Threads, threads_for
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
+    import redis
+
+    from bloomlock.effects import Core
     from bloomlock.locks.options import LockParameters
 
-    from .connected import Client
+    Client = redis.Redis | redis.RedisCluster | str | None
+
+T = TypeVar("T")
 
 
-class Lock(ConnectedLock):
+class Lock(LockBase):
     """A lock that one thread or task of all processes holds at a time.
 
     It is renewed while it is held, handed to the waiter that asked first when it is released, and
@@ -62,16 +72,68 @@ class Lock(ConnectedLock):
     False
     """
 
+    _group: bytes = b""
+    _reentrant = False
+
+    def __init__(
+        self,
+        name: str,
+        client: Client = None,
+        ttl: float | None = None,
+        **options: Unpack[LockParameters],
+    ) -> None:
+        """Check the parameters before anything is sent."""
+        if isinstance(name, CLIENTS):
+            # r.lock(name, lock_class=Lock) gives them the other way round.
+            name, client = client, name
+        terms = (name, LockOptions(ttl, **options), self._has_ended)
+        self._use(LockSession(*terms, group=self._group, reentrant=self._reentrant), client)
+
+    def _use(self, session: LockSession, client: Any) -> None:
+        self._session = session
+        if session.options.on_lost is not None:
+            # It does not keep the lock alive.
+            session.report_lost = weakref.WeakMethod(self._call_on_lost)
+        self._start(client)
+
+    def _run_on_lost(self) -> Any:
+        on_lost = self._session.options.on_lost
+        try:
+            return None if on_lost is None else on_lost(self)
+        except BaseException:  # noqa: BLE001 - reported
+            REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
+
+    _event_class = threading.Event
+    _owner = staticmethod(this_thread)
+    _has_ended = staticmethod(thread_has_ended)
+
     if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            name: str,
-            client: Client = None,
-            ttl: float | None = None,
-            **options: Unpack[LockParameters],
-        ) -> None:
-            """Check the parameters before anything is sent."""
+        @property
+        def lost(self) -> threading.Event:
+            """An event that is set when this hold is lost; a new one for each hold."""
+
+    def _start(self, client: Any) -> None:
+        self._client, self._owns_client = sync_client(client)
+        self._runtime = threads_for(self._client)
+        self._session.attach(self._runtime, WATCHDOG)
+
+    def _attached(self, seconds: float | None) -> Threads:  # noqa: ARG002 - it is connected
+        return self._runtime
+
+    def _run(self, core: Core[T]) -> T:
+        return self._runtime.run(core)
+
+    _finish = _run
+
+    def _call_on_lost(self) -> None:
+        WATCHDOG.call(self._run_on_lost)
+
+    def close(self) -> None:
+        """Give back the connections; closes the client only if this object made it."""
+        self._runtime.close()
+        if self._owns_client:
+            self._client.close()
 
     # In asyncio no coroutine functions: who calls them is known, also where another task carries
     # them out.
@@ -111,18 +173,19 @@ class Lock(ConnectedLock):
         Cost: one round trip if the lock is free (one more with `replicas`), else one or two, and
         one each two seconds of waiting.
         """
-        usual = self._session.options
-        seconds = seconds_to_wait(usual, blocking, timeout, blocking_timeout, sleep)
+        given = (blocking, timeout, blocking_timeout, sleep)
+        seconds = self._session.options.seconds_to_wait(*given)
         return self._acquire(self._owner(), seconds, check_token(token))
 
     def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
         runtime, session = self._attached(seconds), self._session
-        owner = caller
+        owner = self._owner()
         attempt = session.begin(owner, seconds, token)
         if isinstance(attempt, bool):
             return attempt
+        heir = None if caller is owner else caller
         try:
-            return runtime.run(session.acquire(attempt, owner))
+            return runtime.run(session.acquire(attempt, owner, heir))
         except BaseException:
             self._finish(session.undo(attempt, owner))
             raise
@@ -247,7 +310,7 @@ class ReentrantLock(Lock):
 class ReadLock(Lock):
     """The read side of a read-write lock; get it there."""
 
-    _group = READERS
+    _group = b"read"
 
 
 class ReadWriteLock:
@@ -284,8 +347,10 @@ class ReadWriteLock:
     ) -> None:
         """Make both sides, over one client."""
         self.read = ReadLock(name, client, ttl, **options)
-        self.write = Lock(name, self.read._shared(client), ttl, **options)
-        know_each_other(self.read, self.write)
+        self.write = Lock(name, self.read._client, ttl, **options)
+        # Each side refuses who holds the other and would wait for himself.
+        read, write = self.read._session, self.write._session
+        read.other_side, write.other_side = write, read
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied; see Lock."""

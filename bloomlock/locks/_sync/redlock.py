@@ -5,21 +5,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bloomlock.errors import ConfigurationError
+from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
+from bloomlock.locks.watchdog import WATCHDOG
+from bloomlock.runtime.clients import sync_clients
+from bloomlock.runtime.threads import threads_for, threads_over
 
-from .connected import ConnectedRedlock
 from .lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Unpack
+    from typing import Any, Unpack
 
-    from bloomlock.locks.redlock import RedlockParameters
+    import redis
 
-    from .connected import ServerClient
+    from bloomlock.locks.options import RedlockParameters
+
+    ServerClient = redis.Redis | redis.RedisCluster | str
 
 
-class Redlock(ConnectedRedlock, Lock):
+class Redlock(Lock):
     """A lock that lives on several independent servers and needs a majority of them.
 
     It survives the loss of any minority of the servers, without a failover that could forget a
@@ -91,6 +97,8 @@ class Redlock(ConnectedRedlock, Lock):
     True
     """
 
+    _session: RedlockSession
+
     def __init__(
         self,
         name: str,
@@ -98,4 +106,23 @@ class Redlock(ConnectedRedlock, Lock):
         ttl: float | None = None,
         **options: Unpack[RedlockParameters],
     ) -> None:
-        self._use(RedlockSession(name, ttl, options, self._has_ended), clients)
+        self._use(RedlockSession(name, RedlockOptions(ttl, **options), self._has_ended), clients)
+
+    def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
+        if token is not None:
+            raise ConfigurationError(
+                f"token must be None for a Redlock, not {token.decode()!r:.80}"
+            )
+        return super()._acquire(caller, seconds, None)
+
+    def _start(self, client: Any) -> None:
+        made = sync_clients(client)
+        self._made = [each for each, is_ours in made if is_ours]
+        self._runtime = threads_over([each for each, _ in made])
+        self._session.attach(self._runtime, WATCHDOG)
+
+    def close(self) -> None:
+        """Close the clients that this object made."""
+        for client in self._made:
+            threads_for(client).close()
+            client.close()

@@ -1,17 +1,7 @@
 """What clients and the server tell each other about one lock, as values.
 
-A lock is five keys on the server; the lock scripts (bloomlock/scripts) change them.
-
-    lock      the holder's token, or "=group" while a group shares the lock
-    holders   of a shared lock: token -> server time at which its lease ends
-    queue     waiters in the order of asking: record -> ticket
-    alive     record -> server time until which a waiter counts as alive, written when it
-              comes back; before that its ticket says how long ago it asked. Under "deaf record"
-              the same for a waiter that no message reached when it last asked
-    fence     the last fence given out
-
-A hold belongs to a group or, with the empty group, excludes all others. Holds of one group share
-the lock: the readers of a read-write lock, or all who give one owner's name.
+docs/internals/format.md has the five keys of a lock. A hold belongs to a group or, with the empty
+group, excludes all others. Holds of one group share the lock: readers, or all who name one owner.
 """
 
 from __future__ import annotations
@@ -33,8 +23,7 @@ class AcquireRequest(NamedTuple):
 
     Attributes:
         token: No other client has it; fixed before the first byte is sent. Without spaces.
-        lease_ms: How long the hold lives without renewal.
-        group: Empty: exclusive. Otherwise shared with holds of the same group. Without spaces.
+        group: Empty: exclusive. Without spaces.
         may_join: Whether it may join its own group past waiters (a re-entrant owner must, a
             reader must not, or writers would starve).
         channel: Where to announce a grant; empty: not willing to wait.
@@ -50,7 +39,6 @@ class AcquireRequest(NamedTuple):
     provisional_lease_ms: int = 0
 
     def listening(self, channel: bytes) -> AcquireRequest:
-        """Return the same request with a channel."""
         return make(AcquireRequest, (*self[:4], channel, self[5]))
 
     @property
@@ -68,7 +56,7 @@ class AcquireRequest(NamedTuple):
 
     @property
     def record(self) -> bytes:
-        """How this waiter stands in the queue; lock_acquire_plain.lua makes the same."""
+        """How this waiter stands in the queue; lock_start.lua makes the same."""
         if not self.channel:
             return b""
         return b"%b %d %b %b" % (self.token, self.queued_ms, self.group or b"-", self.channel)
@@ -83,12 +71,7 @@ class ReleaseRequest(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """The lock is held by who asked.
-
-    Attributes:
-        fence: Rises with every grant.
-        waiters: Whether a client is waiting behind.
-    """
+    """The lock is held by who asked; `waiters`: whether a client is waiting behind."""
 
     fence: int
     waiters: bool
@@ -108,12 +91,3 @@ class Busy(NamedTuple):
     remaining_ms: int
     position: int
     fence: int
-
-
-def read_fence(message: bytes) -> int:
-    """Return the fence of the grant that a message announces.
-
-    >>> read_fence(b"t1 7 1")
-    7
-    """
-    return int(message.split(b" ")[1])

@@ -24,7 +24,7 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import ConfigurationError
 
-from .values import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_fence
+from .values import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,14 +77,10 @@ class Attempt:
         clock: Seconds, counting in suspend.
         crowded: Whether it is likely to have to wait, so that it should ask for a place in the
             queue at once if a connection to be woken by is at hand.
-
-    Attributes:
-        request: As it stands now.
-        begun: Whether anything may have been sent, so that there may be something to leave.
-        ballot: What several servers said of it, None if it is of one server.
     """
 
     ballot: Any = None
+    """What several servers said of it, None if it is of one server."""
 
     def __init__(
         self,
@@ -97,6 +93,7 @@ class Attempt:
     ) -> None:
         self.request = request
         self._crowded = crowded
+        # Whether anything may have been sent, so that there may be something to leave.
         self.begun = False
         self._steps = steps
         self._until = self._limit = ENDLESS
@@ -114,13 +111,10 @@ class Attempt:
         The lock is free and the answer is a grant; or it is held and the grant comes as a message
         or as the answer to a later look; or the server does not answer and is asked again.
 
-        Returns:
-            The lock, or None if time is up; then there is no queue entry either.
-
-        Raises:
-            redis.exceptions.RedisError: If the server cannot be asked at first, or later for
-                longer than the lease that is asked for, or when time is up and no answer came
-                after its last error. `leave` is to be run then, as after any other exception.
+        Returns None if time is up, and there is no queue entry then. Raises RedisError if the
+        server cannot be asked at first, or later for longer than the lease that is asked for, or
+        when time is up and no answer came after its last error. After any exception `leave` is to
+        be run.
         """
         self.begun = True
         clock, failure = self._clock, None
@@ -156,7 +150,7 @@ class Attempt:
         return None
 
     def leave_behind(self) -> Core[None]:
-        """Leave after what was sent, but hold up the caller not much beyond its time limit."""
+        # The caller is not held up much beyond its time limit.
         seconds = min(CLEANUP_SECONDS, max(0.0, self._limit - self._clock()))
         yield Behind(self.leave(), self._line, seconds)
 
@@ -198,7 +192,7 @@ class Attempt:
             self._look = min(2 * self._look, LONGEST_LOOK)
             return None
         payload = yield make(NextMessage, (request.token, seconds))
-        if payload is None or (fence := read_fence(payload)) <= busy.fence:
+        if payload is None or (fence := int(payload.split(b" ")[1])) <= busy.fence:
             return None
         now, granted_ms = self._clock(), request.granted_ms
         if now >= (end := deadline_of(sent, granted_ms + SLICE_MS)):

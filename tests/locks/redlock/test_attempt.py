@@ -7,8 +7,10 @@ import pytest
 from bloomlock.effects import FanOut, Pause
 from bloomlock.errors import QuorumError
 from bloomlock.keys import LockKeys
+from bloomlock.locks.options import RedlockOptions
+from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.values import AcquireRequest
-from bloomlock.locks.redlock import Limits, MajorityAttempt, MajoritySteps, Vote
+from bloomlock.locks.redlock import MajorityAttempt, MajoritySteps, Vote
 
 YES, NO, ABSTAINS = Vote.YES, Vote.NO, Vote.ABSTAINS
 LEASE = 5.0
@@ -20,11 +22,11 @@ class Driven:
 
     def __init__(self, until: float | None) -> None:
         self.now = 100.0
-        limits = Limits(1.0, 0.0, (PAUSE, PAUSE))
-        missing = [set() for _ in range(3)]
-        steps = MajoritySteps("job", LockKeys.of("job"), missing, limits, lambda: self.now)
+        options = RedlockOptions(LEASE, server_timeout=1.0, longest_ttl=0.0)
+        each = [LockSteps(LockKeys.of("job"), set()) for _ in range(3)]
+        steps = MajoritySteps("job", each, options, lambda: self.now)
         asking = AcquireRequest(b"", round(LEASE * 1000))
-        self.attempt = MajorityAttempt(steps, asking, until, lambda: self.now, lambda: PAUSE)
+        self.attempt = MajorityAttempt(steps, asking, until, lambda: self.now, (PAUSE, PAUSE))
         self.core = self.attempt.run()
         self.step = next(self.core)
 

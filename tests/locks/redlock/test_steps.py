@@ -8,9 +8,10 @@ from bloomlock.effects import ConnectionLost
 from bloomlock.errors import QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.hold import Hold
-from bloomlock.locks.protocol.steps import Renewal
+from bloomlock.locks.options import RedlockOptions
+from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.values import AcquireRequest
-from bloomlock.locks.redlock import Limits, MajoritySteps, Vote
+from bloomlock.locks.redlock import MajoritySteps, Vote
 
 YES, NO, ABSTAINS = Vote.YES, Vote.NO, Vote.ABSTAINS
 DOWN = OSError("down")
@@ -20,9 +21,8 @@ KEYS = LockKeys.of("job")
 @pytest.fixture
 def steps():
     """Those of a lock."""
-    return MajoritySteps(
-        "job", KEYS, [set() for _ in range(3)], Limits(1.0, 0.0, (1, 1)), lambda: 100.0
-    )
+    options = RedlockOptions(5.0, server_timeout=1.0, longest_ttl=0.0)
+    return MajoritySteps("job", [LockSteps(KEYS, set()) for _ in range(3)], options, lambda: 100.0)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def result(core, votes):
     ],
 )
 def test_renewal(steps, ballot, votes, held):
-    answer = result(steps.renew(ballot, Renewal(KEYS, b"t", b"", 5000)), votes)
+    answer = result(steps.renew(ballot, (KEYS, (b"t", b"", 5000)), 5000), votes)
     if held is None:
         assert isinstance(answer, QuorumError)
     else:
@@ -95,4 +95,4 @@ def test_no_server_is_asked_for_what_is_being_given_back_or_too_late(steps):
             with pytest.raises(StopIteration) as stop:
                 next(core)
             assert stop.value.value is Vote.SILENT
-        assert not any(ballot.there)
+        assert not any(seat.there for seat in ballot.seats)
