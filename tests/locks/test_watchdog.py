@@ -18,7 +18,7 @@ from servers import wait_until
 from bloomlock import AsyncLock, Lock
 from bloomlock.errors import LockLostError
 from bloomlock.locks import watchdog
-from bloomlock.locks._sync import connected
+from bloomlock.locks._sync import lock as lock_module
 from bloomlock.locks.session import LockSession
 
 MANY = 50
@@ -115,11 +115,11 @@ def test_a_renewal_is_not_reported_after_the_release(world, ann, clock, monkeypa
     replied, go_on, over = threading.Event(), threading.Event(), threading.Event()
     events, renewed = [], LockSession.renewed
 
-    def renewed_late(self, hold, now):
+    def renewed_late(self, hold):
         replied.set()
         if world.loop is None:
             go_on.wait(TTL)
-        renewed(self, hold, now)
+        renewed(self, hold)
         over.set()
 
     monkeypatch.setattr(LockSession, "renewed", renewed_late)
@@ -225,7 +225,7 @@ def test_a_full_server_takes_no_lock_from_its_holder(world, ann, bob, clock):
 def test_the_thread_ends_when_it_has_nothing_to_do(r, monkeypatch):
     monkeypatch.setattr(watchdog, "IDLE_SECONDS", 0.01)
     monkeypatch.setattr(watchdog, "LONGEST_SLEEP", 0.01)
-    monkeypatch.setattr(connected, "WATCHDOG", watchdog.Watchdog())
+    monkeypatch.setattr(lock_module, "WATCHDOG", watchdog.Watchdog())
 
     def running():
         return {t for t in threading.enumerate() if t.name == "bloomlock-watchdog"}
