@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
-    from bloomlock.locks.hold import Hold
 
 R = TypeVar("R")
 
@@ -136,7 +135,7 @@ class LockSteps:
         """Take the lock or stand in its queue; `after` as for LockScript.run."""
         return ACQUIRE.run(self.keys, request, *after)
 
-    def give_back(self, hold: Hold) -> Core[bool | None]:
+    def give_back(self, hold: Any) -> Core[bool | None]:
         return self.release(
             make(ReleaseRequest, (hold.token, hold.group, b"")), waiters=hold.waiters
         )
