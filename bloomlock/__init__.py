@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from .filters._sync.claims import Claim
     from .filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
     from .filters.claim_session import ClaimState
-    from .filters.files import FileInfo, verify_file
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
     from .filters.options import NearCache
@@ -48,7 +47,6 @@ __all__ = [
     "ClaimState",
     "FailedItem",
     "FairLock",
-    "FileInfo",
     "FilterInfo",
     "Growth",
     "Lock",
@@ -64,7 +62,6 @@ __all__ = [
     "Window",
     "once",
     "plan",
-    "verify_file",
 ]
 
 # Imported at their first use (PEP 562): redis-py takes most of the time, filters more than locks.
@@ -82,7 +79,6 @@ _MODULES = {
     "ClaimState": ".filters.claim_session",
     "FailedItem": ".filters.claim_lists",
     "FairLock": ".locks._sync.lock",
-    "FileInfo": ".filters.files",
     "FilterInfo": ".filters.inspection",
     "Growth": ".slice_sizes",
     "Lock": ".locks._sync.lock",
@@ -99,7 +95,6 @@ _MODULES = {
     "__speed__": ".compiled",
     "once": ".once",
     "plan": ".planning",
-    "verify_file": ".filters.files",
 }
 
 

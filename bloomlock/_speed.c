@@ -346,7 +346,6 @@ static PyObject *places_place(PyObject *object, PyObject *digests)
 typedef struct {
     PyObject_HEAD
     Shape shape;
-    int writable;
     uint32_t held; /* views taken */
     Py_buffer *images;
     unsigned long long added; /* new items that `add` has added */
@@ -362,29 +361,26 @@ static void bits_dealloc(PyObject *object)
     free_object(object);
 }
 
-/* Bits(places, images, writable) */
+/* Bits(places, images) */
 static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"", "", "", NULL};
+    static char *names[] = {"", "", NULL};
     PyObject *places, *images;
-    int writable;
     State *state = PyType_GetModuleState(type);
     if (state == NULL ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!p:Bits", names, state->places, &places,
-                                     &PyTuple_Type, &images, &writable))
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!:Bits", names, state->places, &places,
+                                     &PyTuple_Type, &images))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Bits *self = (Bits *)alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->shape = ((Places *)places)->shape;
-    self->writable = writable;
     self->images = allocate(self->shape.shards, sizeof(Py_buffer));
     int is_whole = self->images != NULL && PyTuple_Size(images) == self->shape.shards;
     for (uint32_t i = 0; is_whole && i < self->shape.shards; i++) {
         Py_buffer *view = &self->images[i];
-        int flags = writable ? PyBUF_WRITABLE : PyBUF_SIMPLE;
-        is_whole = PyObject_GetBuffer(PyTuple_GetItem(images, i), view, flags) == 0;
+        is_whole = PyObject_GetBuffer(PyTuple_GetItem(images, i), view, PyBUF_WRITABLE) == 0;
         self->held += (uint32_t)is_whole;
         if (is_whole)
             is_whole = view->len == (Py_ssize_t)(FIRST_BYTE + (self->shape.bits + 7) / 8);
@@ -437,8 +433,7 @@ static PyObject *bits_add(PyObject *object, PyObject *item)
     Bits *self = (Bits *)object;
     uint32_t places[MAX_HASHES];
     uint8_t *bitmap;
-    if (self->added >= self->limit || !self->writable ||
-        (bitmap = find(self, item, places)) == NULL)
+    if (self->added >= self->limit || (bitmap = find(self, item, places)) == NULL)
         return Py_NewRef(Py_None);
     if (take_bits(bitmap, places, self->shape.hashes, 1))
         return Py_NewRef(Py_False);
@@ -514,16 +509,9 @@ static PyObject *bits_exists_many(PyObject *object, PyObject *items)
     return take_many((Bits *)object, items, 0);
 }
 
-static int check_writable(const Bits *self)
-{
-    if (!self->writable)
-        PyErr_SetString(PyExc_ValueError, "these bits cannot be changed");
-    return self->writable ? 0 : -1;
-}
-
 static PyObject *bits_add_many(PyObject *object, PyObject *items)
 {
-    return check_writable((Bits *)object) < 0 ? NULL : take_many((Bits *)object, items, 1);
+    return take_many((Bits *)object, items, 1);
 }
 
 /* combine(other, both): take every bit that is set in either, or with `both` those set in both */
@@ -532,8 +520,7 @@ static PyObject *bits_combine(PyObject *object, PyObject *args)
     Bits *self = (Bits *)object, *other;
     PyObject *given;
     int both;
-    if (!PyArg_ParseTuple(args, "O!p:combine", Py_TYPE(object), &given, &both) ||
-        check_writable(self) < 0)
+    if (!PyArg_ParseTuple(args, "O!p:combine", Py_TYPE(object), &given, &both))
         return NULL;
     other = (Bits *)given;
     if (other->shape.bits != self->shape.bits || other->shape.shards != self->shape.shards) {
@@ -558,8 +545,6 @@ static PyObject *bits_combine(PyObject *object, PyObject *args)
 static PyObject *bits_clear(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     Bits *self = (Bits *)object;
-    if (check_writable(self) < 0)
-        return NULL;
     for (uint32_t shard = 0; shard < self->shape.shards; shard++)
         memset(self->images[shard].buf, 0, (size_t)self->images[shard].len);
     return Py_NewRef(Py_None);

@@ -172,12 +172,6 @@ class FanOut(NamedTuple):
         return min(self.until, now + (now - began) + SHORTEST_GRACE_S)
 
 
-class FreeMemory(NamedTuple):
-    """Answered by the free bytes of memory of a server's machine; None: it is not this machine."""
-
-    key: str
-
-
 class Elsewhere(NamedTuple):
     """Carry out a core over the client of another object; see `elsewhere`.
 
@@ -223,7 +217,6 @@ Effect: TypeAlias = (
     | Clock
     | Behind
     | FanOut
-    | FreeMemory
     | Elsewhere
     | Call
     | IsCluster

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bloomlock import BloomFilter, verify_file
+from bloomlock import BloomFilter
 
 from .errors import Failure, warn
 from .lines import STDIN
@@ -86,23 +86,16 @@ def export_command(named: Named, file: str, *, force: bool) -> None:
 @name_argument
 @click.argument("file", metavar="FILE")
 @_replace_option
-@click.option("--dry-run", is_flag=True, help="Compare FILE's checksums, say what it is, stop.")
 @url_option
 @key_option
 def import_command(
-    name: str, file: str, *, url: str | None, key: bytes | None, replace: bool, dry_run: bool
+    name: str, file: str, *, url: str | None, key: bytes | None, replace: bool
 ) -> None:
     """Make a filter NAME of what `export` wrote to FILE; "-" is standard input.
 
     Its checksums are compared. NAME is there when all of FILE is; until then other
     clients are refused it, or use the filter that is replaced.
     """
-    if dry_run:
-        if file == STDIN:
-            raise Failure("--dry-run needs a FILE, not standard input")
-        holds = verify_file(file, key=key)
-        warn(f"would import {name}: a filter of {holds.capacity} items")
-        return
     total = None if file == STDIN else Path(file).stat().st_size
     with moving_bytes(total) as moved:
         source = sys.stdin.buffer if file == STDIN else file

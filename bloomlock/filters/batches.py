@@ -3,7 +3,6 @@
 `route=` names the strategy of a batch:
 
     items   the filter's own: for "atomic" the bits of each item by BITFIELDs
-    script  the places of all items as one packed argument to a script (strategies/lua.py)
     bitmap  the bits of all items as one bitmap (strategies/bitmap.py)
 
 "auto" is the bitmap where that takes less time (see routes.py) and the server is done with each
@@ -30,7 +29,7 @@ from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
 
 from .routes import bitmap_is_quicker
-from .support import OTHER_ROUTES, SUPPORT, check_support
+from .support import BITMAP, SUPPORT, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +48,7 @@ logger = logging.getLogger("bloomlock")
 REPEATS_SAMPLE = 1024
 """Items of a batch among which repeats are counted before its route is chosen."""
 
-Route = Literal["auto", "items", "script", "bitmap"]
+Route = Literal["auto", "items", "bitmap"]
 ROUTES = get_args(Route)
 
 
@@ -91,7 +90,7 @@ def chunks(
     if route not in ("auto", "items"):
         is_known = state.view is not None or state.wanted is not None
         descriptor = state.descriptor if is_known else None
-        check_support(OTHER_ROUTES, state.strategy.name, descriptor)
+        check_support(BITMAP, state.strategy.name, descriptor)
     check_batch_size(batch_size)
     most = state.items_per_chunk if hasattr(items, "__len__") else 0
 
@@ -247,13 +246,11 @@ def _choose(
         logger.debug("filter %r: %d items go by %s", state.keys.name, count, state.route)
     if route == "bitmap" and not by_bitmap.is_forbidden:
         return by_bitmap
-    if route == "script" and not others.script.is_forbidden:
-        return others.script
     return own
 
 
 def _has_routes(strategy: Strategy) -> bool:
-    return strategy.name in SUPPORT[OTHER_ROUTES].strategies
+    return strategy.name in SUPPORT[BITMAP].strategies
 
 
 def fail_after(results: Sequence[bool | None], error: Exception) -> NoReturn:

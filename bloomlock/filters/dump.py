@@ -233,7 +233,7 @@ def copy_to(
     replace: bool,
     progress: Progress | None,
 ) -> Core[None]:
-    """Copy a filter to keys of another client, and compare what was written with what is there.
+    """Copy a filter to keys of another client.
 
     `there` carries out a core over that client.
     """
@@ -244,17 +244,14 @@ def copy_to(
         if not (yield from source.begin()):
             return None
         prepared = Prepared(keys, view.descriptor, COPIED, may_replace=replace, what=COPY)
-        count = counter(progress, 2 * source.layout.num_bytes)
+        count = counter(progress, source.layout.num_bytes)
 
         def write(parts: Sequence[Part]) -> Core[None]:
-            return there(prepared.write(parts, note=True))
+            return there(prepared.write(parts))
 
         def fill() -> Core[bool]:
             yield from there(prepared.begin(source.layout, refused=view.header))
-            if not (yield from source.pour(write, count)):
-                return False
-            yield from there(prepared.compare(count))
-            return True
+            return (yield from source.pour(write, count))
 
         return (yield from _make(prepared, fill(), there)) or None
 

@@ -9,7 +9,7 @@ whole filter or none, and one that creates it anew wipes what is left of the old
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -90,26 +90,6 @@ def _set_shard(view: View, shard: Shard, more: list[str], ttl_ms: int) -> Core[b
     header = view.header.to_bytes(HEADER_BYTES, "big")
     (reply,) = yield from _EXPIRE.call([(keys, (header, ttl_ms))], repeatable=True)
     return bool(answer_of(reply, "expiry needs"))
-
-
-def expire_at(state: FilterState, at: object) -> Core[None]:
-    """Let the filter expire at a moment of the server's clock."""
-    if isinstance(at, datetime) and at.tzinfo is not None:
-        seconds = at.timestamp()
-    elif isinstance(at, bool) or not isinstance(at, (int, float)) or not math.isfinite(at):
-        raise ConfigurationError(
-            f"at must be seconds since 1970, or a datetime with a time zone, not {at!r:.80}"
-        )
-    else:
-        seconds = float(at)
-    view = yield from state.current()
-    ((now, micros),) = yield from ask(view.shards[0].key, encode_command("TIME"))
-    ttl_ms = math.ceil((seconds - int(now)) * 1000 - int(micros) / 1000)
-    if ttl_ms <= 0:
-        raise ConfigurationError(
-            f"at must be a moment to come; by the server's clock {at!r:.80} is over"
-        )
-    yield from expire(state, ttl_ms)
 
 
 def ttl(state: FilterState) -> Core[float | None]:

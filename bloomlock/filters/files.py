@@ -25,18 +25,16 @@ import os
 import re
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from bloomlock.descriptor import READY
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterMismatchError
-from bloomlock.hash_keys import DIGEST_BYTES, check_key, key_difference
+from bloomlock.hash_keys import DIGEST_BYTES, key_difference
 from bloomlock.spec import FIELDS, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import timedelta
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.hash_keys import HashKey
@@ -52,8 +50,6 @@ SHARD_BYTES, EPOCH_BYTES = 4, 8
 RECORD_BYTES = SHARD_BYTES + DIGEST_BYTES + EPOCH_BYTES
 PIECE_BYTES = 1024 * 1024
 RECORDS_PER_PIECE = 16384
-CHANGED = b"changed in place".ljust(SUM_BYTES)
-"""Stands for the last checksum of a file that may have been changed since it was written."""
 
 
 class Part(NamedTuple):
@@ -296,8 +292,6 @@ class FileReader:
         if self._read(1):
             raise ConfigurationError(f"{self.name} is damaged: it has more than its {length} bytes")
         table, seal = rest[:-SUM_BYTES], rest[-SUM_BYTES:]
-        if seal == CHANGED:
-            return
         if seal != hashlib.sha256(self._head + table).digest():
             raise ConfigurationError(
                 f"{self.name} is damaged: its first {PAGE} bytes, or the checksums from byte "
@@ -313,70 +307,6 @@ class FileReader:
                     f"{self.name} is damaged: the bytes {first} to {first + stop - start - 1}, in "
                     f"{place}, have another checksum"
                 )
-
-
-@dataclass(frozen=True)
-class FileInfo:
-    """What a file holds.
-
-    Attributes:
-        capacity: Items that the filter is for.
-        error_rate: Its rate of false positives at that fill.
-        shards: How many.
-        window: How long it remembers items; None: for ever.
-        grows: Whether it grows.
-        discarded: Items that were discarded and not added since.
-        num_bytes: Length of the file.
-    """
-
-    capacity: int
-    error_rate: float
-    shards: int
-    window: timedelta | None
-    grows: bool
-    discarded: int
-    num_bytes: int
-
-
-def verify_file(path: FilePath, *, key: str | bytes | Literal[True] | None = None) -> FileInfo:
-    """Read a whole file of a filter, compare its checksums, and return what it holds.
-
-    Args:
-        path: What `export_file` or `MemoryBloomFilter.save` wrote.
-        key: The secret that the filter was made with; a random key is in the file.
-
-    Raises:
-        ConfigurationError: If it is damaged, foreign or of another format; the message names the
-            place. Files that were changed in place have no checksums of their bits.
-        FilterMismatchError: If the filter has another key.
-        OSError: If it cannot be read.
-
-    Cost: the file is read once; memory for some MiB.
-
-    >>> import tempfile
-    >>> from bloomlock import MemoryBloomFilter
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     MemoryBloomFilter(1000, 1e-3).save(f"{folder}/pages")
-    ...     verify_file(f"{folder}/pages").capacity
-    1000
-    """
-    reader = FileReader(path)
-    try:
-        descriptor = reader.descriptor
-        refuse_other_key(reader.name, descriptor, check_key(key))
-        while reader.read() is not None:
-            pass
-        return FileInfo(
-            capacity=descriptor.capacity,
-            error_rate=descriptor.error_rate,
-            shards=descriptor.size.shards,
-            window=descriptor.window.length if descriptor.window else None,
-            grows=descriptor.growth is not None,
-            discarded=reader.layout.discarded,
-            num_bytes=reader.layout.file_bytes,
-        )
-    finally:
-        reader.close()
 
 
 def refuse_other_key(name: str, descriptor: Descriptor, key: HashKey | None) -> None:

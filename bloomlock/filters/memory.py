@@ -15,7 +15,6 @@ from bloomlock.spec import RequestedSpec
 from . import memory_file
 from .base import Parameters
 from .batches import check_batch_size, fail_after, fail_after_adding, take_chunks, take_known
-from .files import verify_file
 from .fill import SAMPLE_BYTES, Counted, FillWatch
 from .inspection import FilterInfo
 from .memory_bits import MemoryBits, check_same_bits
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from bloomlock.sizing import Optimize
 
     from .files import FilePath
-    from .memory_file import Mode
     from .options import OnFullHere
 
     Images = list[npt.NDArray[np.uint8]]
@@ -114,42 +112,27 @@ class MemoryBloomFilter(Parameters):
         cls,
         path: FilePath,
         *,
-        mode: Mode = "c",
         key: str | bytes | Literal[True] | None = None,
         on_full: OnFullHere = "warn",
-        verify: bool = False,
     ) -> Self:
-        """Return the filter that `save` or `export_file` wrote, its file mapped into memory.
+        """Return the filter that `save` or `export_file` wrote.
 
         Args:
             path: The file.
-            mode: "c": changes stay in this process. "r": adding is refused. "r+": changes go to
-                the file, which no other object may have open so meanwhile; the system writes them
-                when it likes to, and `flush` at once. The file loses its checksums.
             key: The secret that the filter was made with; a random key is in the file.
             on_full: As the class.
-            verify: Whether all of the file is read and compared with its checksums first. Files
-                that were open with mode "r+" have none of their bits.
-
-        The file must stay as long as it is: every method raises FilterLostError for one that was
-        cut meanwhile, but one that is cut while a method is at work ends the process (SIGBUS), as
-        it does with every mapped file. `save` replaces the file and leaves the mapped one whole;
-        `cp` over it does not.
 
         Raises:
-            ConfigurationError: If the file is not whole, no file of a filter, or of another format,
-                or its filter has a time window, grows or has discarded items; with `verify`, also
-                if its bits were changed.
+            ConfigurationError: If the file is damaged, no file of a filter, or of another format,
+                or its filter has a time window, grows or has discarded items; the message names
+                the place.
             FilterMismatchError: If the filter has another key.
             OSError: If it cannot be opened.
 
-        Cost: some pages; what is touched is read from the file then.
+        Cost: the file is read once, and all its checksums are compared.
         """
-        refuse = refuses(on_full)
-        if verify:
-            verify_file(path, key=key)
-        bits = MemoryBits(*memory_file.load(path, mode, check_key(key)), path=path)
-        return cls._with(bits, refuse=refuse)
+        bits = MemoryBits(*memory_file.load(path, check_key(key)))
+        return cls._with(bits, refuse=refuses(on_full))
 
     @classmethod
     def like(cls, other: Parameters, *, on_full: OnFullHere = "warn") -> Self:
@@ -189,9 +172,7 @@ class MemoryBloomFilter(Parameters):
         self._begin(refuse=refuse)
         # What most calls are is one call of the engine.
         self._add: Callable[[str | bytes], bool | None] = bits.engine.add
-        self._exists: Callable[[str | bytes], bool | None] = (
-            bits.exists if bits.is_mapped else bits.engine.exists
-        )
+        self._exists: Callable[[str | bytes], bool | None] = bits.engine.exists
 
     @property
     def _descriptor(self) -> Descriptor:
@@ -209,7 +190,6 @@ class MemoryBloomFilter(Parameters):
         Raises:
             TypeError: If the item is neither.
             CapacityError: If the filter is full, the item new, and `on_full="raise"`.
-            ConfigurationError: If the filter was loaded with mode "r".
         """
         new = self._add(item)
         return self._add_chunk([encode_item(item)])[0] if new is None else new
@@ -237,7 +217,6 @@ class MemoryBloomFilter(Parameters):
                 them as `results`. What `items` raises passes through as it is, and they are lost.
                 Use `add_each` for an iterable that may fail.
         """
-        self._bits.check_writable()
         return self._in_chunks(items, self._add_chunk)
 
     def add_each(
@@ -255,7 +234,6 @@ class MemoryBloomFilter(Parameters):
         Raises:
             As `add_many`; everything that was answered is yielded first.
         """
-        self._bits.check_writable()
         check_batch_size(batch_size)
         return self._each(self._chunks(items, batch_size, finish=True))
 
@@ -270,7 +248,6 @@ class MemoryBloomFilter(Parameters):
             ConfigurationError: If the other filter has other parameters.
             As `add_many`; a note of the exception says how many items were added before.
         """
-        self._bits.check_writable()
         if isinstance(items, MemoryBloomFilter):
             check_same_bits(self._descriptor, items._descriptor)  # noqa: SLF001 - our own class
             if self._refuses():
@@ -308,11 +285,9 @@ class MemoryBloomFilter(Parameters):
         both.
 
         Raises:
-            ConfigurationError: If the other filter has other parameters, or this one was loaded
-                with mode "r".
+            ConfigurationError: If the other filter has other parameters.
         Cost: all bits are read once, without the interpreter's lock between parts.
         """
-        self._bits.check_writable()
         check_same_bits(self._descriptor, other._descriptor)
         self._bits.combine(other._bits, both=True)
         self._begin(refuse=self._fill.refuse)
@@ -375,17 +350,12 @@ class MemoryBloomFilter(Parameters):
         return mine + theirs == either
 
     def copy(self) -> Self:
-        """Return a copy in memory, which can be changed also where this filter cannot."""
+        """Return a copy."""
         bits = MemoryBits(self._descriptor, [image.copy() for image in self.images()])
         return self._with(bits, refuse=self._fill.refuse)
 
     def clear(self) -> None:
-        """Remove everything.
-
-        Raises:
-            ConfigurationError: If the filter was loaded with mode "r".
-        """
-        self._bits.check_writable()
+        """Remove everything."""
         self._bits.clear()
         self._begin(refuse=self._fill.refuse)
 
@@ -435,30 +405,20 @@ class MemoryBloomFilter(Parameters):
         Each is an array of bytes, the image of the shard's Redis string: eight bytes of zero where
         the header is there, and bit number o of SETBIT in byte o // 8, the highest bit first.
         """
-        self._bits.check_file()
         return list(self._bits.images)
 
     def save(self, path: FilePath) -> None:
         """Write the filter to a file, which is there as a whole or not at all.
 
-        What was added before is in it, what other threads add meanwhile may be. A filter that is
-        loaded from the same path keeps the old file until it is gone.
+        What was added before is in it, what other threads add meanwhile may be.
 
         Raises:
             OSError: If the file cannot be written; what was there before is unchanged.
         """
         memory_file.save(path, self._descriptor, self.images())
 
-    def flush(self) -> None:
-        """Write the changes of a filter loaded with mode "r+" to the disk now.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
-        self._bits.flush()
-
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: a file serves that, and may be mapped by several processes."""
+        """Refuse to be pickled: a file serves that."""
         raise TypeError(
             f"{type(self).__name__} cannot be pickled; write it by save(path) and read it by "
             f"load(path), or take copy() within the process"
@@ -484,13 +444,8 @@ class MemoryBloomFilter(Parameters):
         self._allow()
 
     def _allow(self) -> None:
-        """Let the engine add all but the last of the items before the next look.
-
-        It may add none to a mapped file, whose length has to be looked at first.
-        """
-        bits = self._bits
-        allowed = bits.writable and not bits.is_mapped
-        bits.engine.limit = self._noted + (max(0, self._fill.until_look - 1) if allowed else 0)
+        """Let the engine add all but the last of the items before the next look."""
+        self._bits.engine.limit = self._noted + max(0, self._fill.until_look - 1)
 
     def _refuses(self) -> bool:
         if self._fill.refusing:
@@ -509,7 +464,6 @@ class MemoryBloomFilter(Parameters):
 
     def _add_chunk(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
         """Add items, of which the first has that index; one answer for each."""
-        self._bits.check_writable()
         if self._refuses():
             seen = self._bits.exists_many(items, first)
             if not all(seen):

@@ -6,26 +6,22 @@ comes from there, as it is.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, cast
 
 from bloomlock.arrays import np
 from bloomlock.bitmaps import add_rows, rows_missing
 from bloomlock.compiled import core
-from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_item, encode_items, group
 from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from mmap import mmap
 
     import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.hashing import Hasher
-
-    from .files import FilePath
 
     Bytes = npt.NDArray[np.uint8]
     Flags = npt.NDArray[np.bool_]
@@ -113,62 +109,29 @@ class MemoryBits:
     """The images of all shards, and what tests and sets their bits.
 
     A child of fork has the bits as they were at that instant; what another thread of the parent
-    was clearing may be half there. To touch a page that is no longer in a mapped file ends the
-    process by SIGBUS, so operations look at its length first. A file that is cut between that look
-    and the touch still ends it.
+    was clearing may be half there.
 
     Args:
         descriptor: The parameters; the generation is of no account.
         images: One array for each shard; None: all bits are 0.
-        mapped: The file that they lie in; None: nothing else.
-        path: Its path.
 
     Attributes:
-        writable: Whether bits can be set.
         engine: Tests and sets them: `_speed.Bits`, or PythonBits.
-        is_mapped: Whether the images lie in a file.
     """
 
-    def __init__(
-        self,
-        descriptor: Descriptor,
-        images: Sequence[Bytes] | None = None,
-        mapped: mmap | None = None,
-        path: FilePath = "",
-    ) -> None:
+    def __init__(self, descriptor: Descriptor, images: Sequence[Bytes] | None = None) -> None:
         if images is None:
             length = descriptor.string_bytes()
             images = [np.zeros(length, np.uint8) for _ in range(descriptor.size.shards)]
         self.descriptor = descriptor
         self.images = list(images)
         self._cells = [image.data for image in self.images]
-        self._mapped = mapped
-        self._path = os.fspath(path)
-        self.is_mapped = mapped is not None
-        self.writable = all(image.flags.writeable for image in self.images)
         hasher = descriptor.hasher()
         self.engine: Any = PythonBits(hasher, self.images)
         if core is not None and hasher.compiled is not None:
-            self.engine = core.bits(hasher.compiled, tuple(self.images), self.writable)
-
-    def check_file(self) -> None:
-        """Raise FilterLostError if the file the images lie in was cut."""
-        if self._mapped is not None and (length := self._mapped.size()) < len(self._mapped):
-            raise FilterLostError(
-                f"{self._path!r} was cut to {length} of {len(self._mapped)} bytes while this "
-                "filter has it mapped; load a whole file, and replace one by renaming, as save does"
-            )
-
-    def check_writable(self) -> None:
-        """Raise ConfigurationError if the bits cannot be changed."""
-        if not self.writable:
-            raise ConfigurationError(
-                "this filter was loaded with mode='r' and cannot be changed; load it with mode='c' "
-                "(changes stay in this process) or 'r+' (they go to the file)"
-            )
+            self.engine = core.bits(hasher.compiled, tuple(self.images))
 
     def exists(self, item: str | bytes) -> bool:
-        self.check_file()
         found = self.engine.exists(item)
         # None: it is neither str nor bytes, or has no UTF-8 form, which is an error here.
         return bool(self.engine.exists(encode_item(item)) if found is None else found)
@@ -186,7 +149,6 @@ class MemoryBits:
     def _for_many(
         self, step: Callable[[Any], Any], items: Sequence[str | bytes], first: int
     ) -> list[bool]:
-        self.check_file()
         answers: list[bool] | None = None
         if not isinstance(self.engine, PythonBits):
             answers = step(items)
@@ -198,19 +160,10 @@ class MemoryBits:
 
     def combine(self, other: MemoryBits, *, both: bool) -> None:
         """Take every bit that is set here or in the other, or with `both` those set in both."""
-        self.check_file()
-        other.check_file()
         self.engine.combine(other.engine, both)
 
     def clear(self) -> None:
-        self.check_file()
         self.engine.clear()
-
-    def flush(self) -> None:
-        """Write changes to the file the images lie in, if that is where changes go."""
-        self.check_file()
-        if self._mapped is not None:
-            self._mapped.flush()
 
     def counts(self, other: MemoryBits) -> tuple[int, int, int]:
         """Return how many bits are set here, in another filter of this shape, and in either."""
@@ -227,7 +180,6 @@ class MemoryBits:
         """Return the number of set bits: of all shards, or of `length` bytes of one."""
         if shard is None:
             return sum(self.count(number) for number in range(len(self._cells)))
-        self.check_file()
         cell = self._cells[shard]
         cell = cell[start : len(cell) if length is None else start + length]
         return sum(_number(cell, at).bit_count() for at in range(0, len(cell), BYTES_PER_COUNT))

@@ -7,7 +7,6 @@ switch. Prepared keys have a time-out, so what a killed process leaves goes by i
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -35,10 +34,10 @@ from .placing import PLACED_SECONDS, discard_prepared, prepare
 from .room import check_room
 from .stored_filter import look
 from .switch import put, retried, settle
-from .tombstones import read_set, write_set
+from .tombstones import write_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
@@ -60,8 +59,6 @@ class Prepared:
         self._is_sorted = kind_of(model).is_sorted
         self._may_replace = may_replace
         self._what = what
-        self._written: list[tuple[int, int, int, bytes]] = []
-        self._records: list[bytes | memoryview] = []
 
     def begin(self, layout: Layout, *, refused: int = 0) -> Core[None]:
         """Take the memory; `refused` is the header of a filter that may not be replaced."""
@@ -79,17 +76,11 @@ class Prepared:
     def _key(self, shard: int) -> str:
         return prepared_key(self.keys.bits(shard), self.target.generation)
 
-    def write(self, parts: Sequence[Part], *, note: bool = False) -> Core[None]:
-        """Write parts of the images and of the tombstones; with `note`, `compare` looks at them."""
+    def write(self, parts: Sequence[Part]) -> Core[None]:
+        """Write parts of the images and of the tombstones."""
         writes = []
         for part in parts:
-            is_image = part.shard < self._layout.shards
-            if note and is_image:
-                digest = hashlib.sha256(part.data).digest()
-                self._written.append((part.shard, part.start, len(part.data), digest))
-            elif note:
-                self._records.append(part.data)
-            if is_image:
+            if part.shard < self._layout.shards:
                 writes.append(self._write_bits(part))
             else:
                 writes += [self._write_set(*one) for one in _by_shard(part.data).items()]
@@ -108,24 +99,6 @@ class Prepared:
         (found,) = yield from ask(key, header_command(key))
         yield from ask(key, set_header(key, header_from_bytes(found) | DISCARDED))
         yield from write_set(key, self.target.header, records, is_sorted=self._is_sorted)
-
-    def compare(self, count: Callable[[int], None]) -> Core[None]:
-        """Read back all that was written, and count its bytes."""
-        for shard, start, size, digest in self._written:
-            key = self._key(shard)
-            (data,) = yield from ask(key, encode_command("GETRANGE", key, start, start + size - 1))
-            if not start:
-                data = bytes(HEADER_BYTES) + data[HEADER_BYTES:]
-            if hashlib.sha256(data).digest() != digest:
-                raise self._changed(f"bytes {start} to {start + size - 1} of shard {shard}")
-            count(size)
-        for shard, records in _by_shard(b"".join(self._records)).items():
-            found = yield from read_set(
-                self._key(shard), self.target.header, is_sorted=self._is_sorted
-            )
-            if sorted(found or ()) != sorted(records):
-                raise self._changed(f"the discarded items of shard {shard}")
-            count(len(records) * RECORD_BYTES)
 
     def switch(self) -> Core[None]:
         """Make the generation the filter's."""
@@ -182,12 +155,6 @@ class Prepared:
             raise ConfigurationError(f"filter {self.keys.name!r} cannot take the place of itself")
         if stored is not None and not self._may_replace:
             raise ConfigurationError(f"name {self.keys.name!r} is taken by another filter")
-
-    def _changed(self, what: str) -> BloomlockError:
-        return BloomlockError(
-            f"filter {self.keys.name!r}: {what} are not what was written; nothing was put in its "
-            "place"
-        )
 
     def _lost(self) -> FilterLostError:
         return FilterLostError(

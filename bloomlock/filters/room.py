@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bloomlock.commands import Replies, encode_command
 from bloomlock.delivery import deliver
-from bloomlock.effects import ConnectionLost, Core, FreeMemory, Request
+from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import ConfigurationError
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
@@ -74,9 +74,8 @@ def check_room(
         _, wanted, freed = servers.get(run_id, (fields, 0, 0))
         wanted += each * (shards if is_alone else 1)
         servers[run_id] = fields, wanted, freed + (length if isinstance(length, int) else 0)
-    local = yield FreeMemory(keys.meta)
     for server in servers.values():
-        _check_server(keys, planned, server, local)
+        _check_server(keys, planned, server)
 
 
 def masters_of_a_key(replication: Mapping[str, str], crdt: object) -> str | None:
@@ -116,9 +115,7 @@ def _is_in_cluster(fields: Fields) -> bool:
     return "cluster" in (fields.get("redis_mode"), fields.get("server_mode"))
 
 
-def _check_server(
-    keys: FilterKeys, planned: Descriptor, server: tuple[Fields, int, int], local: int | None
-) -> None:
+def _check_server(keys: FilterKeys, planned: Descriptor, server: tuple[Fields, int, int]) -> None:
     fields, wanted, freed = server
     used, total = _number(fields, "used_memory"), _number(fields, "total_system_memory")
     limit, policy = _number(fields, "maxmemory"), fields.get("maxmemory_policy", "noeviction")
@@ -131,8 +128,6 @@ def _check_server(
         bounds.append((free, f"maxmemory is {bytes_text(limit)}"))
     if total:
         bounds.append((total - used, f"its machine has {bytes_text(total)}"))
-    if local is not None:
-        bounds.append((local, "the rest of this machine's memory is in use"))
     if not bounds:
         return
     free, why = min(bounds)

@@ -21,7 +21,7 @@ _KINDS = (WINDOW, GROWTH, DISCARDS)
 CLAIMS: Final = "claims"
 SCRIPTS: Final = "scripts"
 DISCARD: Final = "discard(), remove() and discard_many()"
-OTHER_ROUTES: Final = "route='bitmap' and 'script'"
+BITMAP: Final = "route='bitmap'"
 REBUILD: Final = "rebuild()"
 TO_MEMORY: Final = "to_memory()"
 FROM_MEMORY: Final = "update() from a MemoryBloomFilter"
@@ -46,7 +46,7 @@ SUPPORT = {
     DISCARD: Support(_SCRIPTED, _KINDS),
     CLAIMS: Support(_SCRIPTED, _KINDS),
     SCRIPTS: Support(_SCRIPTED, _KINDS),
-    OTHER_ROUTES: Support(_SCRIPTED, (GROWTH, DISCARDS)),
+    BITMAP: Support(_SCRIPTED, (GROWTH, DISCARDS)),
     REBUILD: Support(_SCRIPTED, (GROWTH, DISCARDS)),
     TO_MEMORY: Support(_SCRIPTED),
     FROM_MEMORY: Support(_SCRIPTED),

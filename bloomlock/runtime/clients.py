@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import redis
 import redis.asyncio
@@ -19,9 +17,6 @@ from bloomlock.server.urls import checked_address, explained, find_address, show
 
 from . import connections
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 Client: TypeAlias = redis.Redis | redis.RedisCluster
 AsyncClient: TypeAlias = redis.asyncio.Redis | redis.asyncio.RedisCluster
 _SYNC = (redis.Redis, redis.RedisCluster)
@@ -31,8 +26,6 @@ CLIENTS = (*_SYNC, *_ASYNC)
 # With these a URL that does not answer is known within 3 seconds. What the URL says wins.
 CONNECT_TIMEOUT = 1.0
 REPLY_TIMEOUT = 2.0
-MEMORY_REPORT = Path("/proc/meminfo")
-"""What sysconf calls available leaves out the file cache, most of which the system gives away."""
 
 
 def sync_client(client: object) -> tuple[Client, bool]:
@@ -152,18 +145,3 @@ def not_portable(made: Any) -> str:
         f"{kind} {made.name!r} cannot be pickled or copied, because its connections are of this "
         f"process; make another {kind} of the same name where it is needed"
     )
-
-
-def free_memory(connection: Mapping[str, Any]) -> int | None:
-    """Return the bytes of memory that programs on this machine can still have.
-
-    None unless the server is reached by a unix socket: a TCP connection to this machine may be a
-    tunnel to another one.
-    """
-    if "path" not in connection:
-        return None
-    with suppress(OSError, UnicodeDecodeError):
-        report = MEMORY_REPORT.read_text("ascii")
-        if found := re.search(r"^MemAvailable:\s+(\d+) kB$", report, re.MULTILINE):
-            return int(found[1]) * 1024
-    return None

@@ -39,12 +39,11 @@ def make_strategy(strategy: object) -> Strategy:
 class BatchStrategies:
     """The strategies that a batch may take in place of the filter's own.
 
-    The filter's own takes over what the server refuses. `script` has the places of all items as one
-    argument, `bitmap` their bits as one bitmap; `merge` is the same without answers.
+    The filter's own takes over what the server refuses. `bitmap` has the bits of all items as one
+    bitmap; `merge` is the same without answers.
     """
 
     def __init__(self, strategy: Strategy) -> None:
-        self.script = WithFallback(LuaStrategy(), strategy)
         self.bitmap = WithFallback(BitmapStrategy(), strategy)
         self.merge = WithFallback(BitmapStrategy(answers=False), strategy)
 

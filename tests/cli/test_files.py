@@ -40,7 +40,7 @@ def test_a_file_goes_out_and_comes_in(run, refuse, name, tmp_path, valkey):
     )
     refuse(2, "give --force to replace it", "filter", "export", name, str(file))
     assert run("filter", "export", "--force", name, str(file)).returncode == 0
-    assert all(MemoryBloomFilter.load(file, verify=True).exists_many(LINES))
+    assert all(MemoryBloomFilter.load(file).exists_many(LINES))
     refuse(2, f"name '{name}' is taken by another filter", "filter", "import", name, str(file))
     assert run("filter", "clear", "--yes", name).returncode == 0
     assert run("filter", "import", "--replace", name, str(file)).returncode == 0
@@ -71,18 +71,15 @@ def test_filters_of_each_kind_through_pipes_and_copies(run, refuse, name, valkey
 
 
 @pytest.mark.usefixtures("bloom")
-def test_a_file_is_looked_at_and_a_damaged_one_is_refused(run, refuse, name, tmp_path, r):
+def test_a_damaged_file_is_refused(run, refuse, name, tmp_path, r):
     file = tmp_path / "urls.bloom"
     run("filter", "export", name, str(file))
     before = {key: r.dump(key) for key in r.scan_iter()}
     words = ("filter", "import", f"{name} 2", str(file))
-    done = run(*words, "--dry-run")
-    assert (done.returncode, done.stderr[:23]) == (0, b"bloomlock: would import")
     data = bytearray(file.read_bytes())
     data[5000] ^= 1
     file.write_bytes(data)
-    for option in ("--dry-run", "--replace"):
-        refuse(2, "is damaged: the bytes 4096 to ", *words, option)
+    refuse(2, "is damaged: the bytes 4096 to ", *words, "--replace")
     assert {key: r.dump(key) for key in r.scan_iter()} == before
 
 

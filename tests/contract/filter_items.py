@@ -70,7 +70,7 @@ class ItemsContract:
         assert made.exists_many(["no", *batch, "no"]) == [False, *[True] * len(batch), False]
 
     @needs("route")
-    @pytest.mark.parametrize("route", ["items", "script", "bitmap"])
+    @pytest.mark.parametrize("route", ["items", "bitmap"])
     def test_each_route_gives_the_same_answers(self, place, route):
         made = place.make()
         made.add_many(ITEMS[:50])

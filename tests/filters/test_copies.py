@@ -9,7 +9,7 @@ from moved_clock import stopped_server
 from stepped import Stepped
 from window_clocks import LAST, OVER, SLICE, Clocks
 
-from bloomlock import BloomFilter, Growth, MemoryBloomFilter, verify_file
+from bloomlock import BloomFilter, Growth, MemoryBloomFilter
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
 from bloomlock.filters import tombstones
@@ -92,28 +92,15 @@ def test_progress_is_told_and_the_file_is_whole_or_not_there(r, elsewhere, path,
 def test_which_files_can_be_loaded_into_the_process(r, path, kind):
     made = filled(r, kind)
     made.export_file(path)
-    verify_file(path, **key_of(kind))
     if kind in IN_MEMORY:
-        loaded = MemoryBloomFilter.load(path, verify=True, **key_of(kind))
+        loaded = MemoryBloomFilter.load(path, **key_of(kind))
         assert loaded.exists_many([*ITEMS, *ABSENT]) == [True] * 600 + [False] * 600
         loaded.add("by the process")
         made.update(loaded)
         assert "by the process" in made
         return
-    for verify in (False, True):
-        with pytest.raises(ConfigurationError, match="which is in a server only; use"):
-            MemoryBloomFilter.load(path, verify=verify)
-
-
-def test_a_file_changed_in_place_is_imported(r, path):
-    filled(r).export_file(path)
-    changed = MemoryBloomFilter.load(path, mode="r+")
-    assert changed.add("in place")
-    changed.flush()
-    assert "in place" in BloomFilter.import_file("y", path, client=r)
-    assert "in place" in MemoryBloomFilter.load(path, verify=True)
-    MemoryBloomFilter.load(path).save(path)
-    assert "in place" in BloomFilter.import_file("z", path, client=r)
+    with pytest.raises(ConfigurationError, match="which is in a server only; use"):
+        MemoryBloomFilter.load(path)
 
 
 def test_a_name_that_is_taken_is_replaced_only_if_asked(r, elsewhere, path):

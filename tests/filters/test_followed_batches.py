@@ -14,7 +14,7 @@ THERE = set(ITEMS[::3])
 
 
 def routes_of(strategy):
-    return ("items", "script", "bitmap") if strategy in ("atomic", "lua") else ("items",)
+    return ("items", "bitmap") if strategy in ("atomic", "lua") else ("items",)
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -11,7 +11,6 @@ from servers import wait_until
 
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.errors import ConfigurationError
-from bloomlock.runtime import clients
 from bloomlock.server import PrivateServer
 
 MIB = 2**20
@@ -115,20 +114,6 @@ def test_where_other_keys_give_way_only_the_limit_counts(small, policy, caplog):
     assert warned == ([EVICTED] if policy == "allkeys-lru" else [])
     with pytest.raises(ConfigurationError, match="filter 'g' takes .* 20.0 MiB free"):
         create(small, name="g")
-
-
-def test_the_memory_of_this_machine_bounds_a_server_on_it(valkey, tmp_path, monkeypatch):
-    report = tmp_path / "meminfo"
-    report.write_text("MemTotal:  9999999 kB\nMemAvailable:   20480 kB\nBuffers:  1 kB\n")
-    monkeypatch.setattr(clients, "MEMORY_REPORT", report)
-    expected = TOO_LARGE.format(
-        "large", r"\d\d\.\d MiB", "the rest of this machine's memory is in use"
-    )
-    with pytest.raises(ConfigurationError, match=expected):
-        create(valkey, name="large")
-    report.write_text("a system that reports something else")
-    with create(valkey, name="large") as made:
-        made.delete()
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,6 @@ COUNTED = [
     ("lua", "items", 1, 1),
     ("transaction", "items", 1, 1),
     ("pipeline", "items", 1, 1),
-    ("atomic", "script", 1, 1),
     ("atomic", "bitmap", 2, 1),
     ("lua", "bitmap", 2, 1),
 ]
@@ -159,7 +158,7 @@ def test_what_is_known_after_a_loss_is_true_and_what_is_unknown_is_reported(
     chance = random.Random(seed)
     routes = ("auto", "items")
     if strategy in ("atomic", "lua"):
-        routes += ("script", "bitmap")
+        routes += ("bitmap",)
     for turn in range(2 if strategy == "lock" else 5):
         print(f"turn {turn}")
         shards = chance.choice([2, 5, 16])

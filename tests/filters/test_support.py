@@ -19,7 +19,6 @@ FEATURES = {
     "claims": lambda made, _: made.claim("c", renew=False).abandon(),
     "run_script": lambda made, _: made.run_script("return 1"),
     "bitmap": lambda made, _: made.add_many(["a"], route="bitmap"),
-    "script": lambda made, _: made.exists_many(["a"], route="script"),
     "rebuild": lambda made, _: made.rebuild(["a"]),
     "to_memory": lambda made, _: made.to_memory(),
     "from memory": lambda made, _: made.update(MemoryBloomFilter.like(made)),
@@ -28,7 +27,7 @@ FEATURES = {
 }
 SCRIPTED = set(FEATURES) - {"copy"}
 WITHOUT = {
-    "window=": {"bitmap", "script", "rebuild", "to_memory", "from memory", "from a filter"},
+    "window=": {"bitmap", "rebuild", "to_memory", "from memory", "from a filter"},
     "a filter that grows": {"to_memory", "from memory", "from a filter"},
     "with discarded items": {"to_memory", "from memory", "from a filter"},
 }

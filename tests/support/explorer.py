@@ -33,7 +33,6 @@ from bloomlock.commands import EXEC, MULTI
 from bloomlock.effects import (
     Clock,
     ConnectionLost,
-    FreeMemory,
     IsCluster,
     Parallel,
     Pause,
@@ -338,7 +337,7 @@ class _Client:
             return lambda: 0.0
         if isinstance(step, IsCluster):
             return False
-        assert isinstance(step, (Pause, FreeMemory)), f"the explorer has no answer to {step}"
+        assert isinstance(step, Pause), f"the explorer has no answer to {step}"
         # No more is known of the memory.
         return None
 

@@ -393,7 +393,7 @@ class Walk:
 
     def add_many(self, handle: Handle) -> None:
         items = self.some()
-        routes = ("auto", "items", "script", "bitmap") if self.kind == "bitmap" else ("auto",)
+        routes = ("auto", "items", "bitmap") if self.kind == "bitmap" else ("auto",)
         answers = handle.made.add_many(items, route=self.chance.choice(routes))
         self.compare(handle, items, answers)
 

@@ -95,12 +95,9 @@ def wholes(pages: BloomFilter) -> None:
     assert_type(pages.union_update(pages, progress=print), None)
     assert_type(pages.differences(pages), list[str])
     assert_type(pages.expire(timedelta(days=1)), None)
-    assert_type(pages.expire_at(1e9), None)
     assert_type(pages.persist(), None)
     assert_type(pages.rename("other"), BloomFilter)
     assert_type(bloomlock.catalog.rename_filter("x", "y"), None)
-    assert_type(bloomlock.verify_file("pages.bloom").window, timedelta | None)
-    assert_type(bloomlock.verify_file(Path("pages.bloom"), key="secret"), bloomlock.FileInfo)
     assert_type(pages.ttl(), float | None)
     BloomFilter("pages", 1000, window=Window(timedelta(days=7), slices=6, refresh=True))
     BloomFilter("pages", 1000, window=60.0)
@@ -189,12 +186,11 @@ def in_process() -> None:
     assert_type(MemoryBloomFilter.like(pages), MemoryBloomFilter)
     assert_type(BloomFilter("pages", 1000).cleared, bool)
     pages.save("seen")
-    MemoryBloomFilter.load("seen", verify=True)
-    assert_type(MemoryBloomFilter.load("seen", mode="r+"), MemoryBloomFilter)
+    assert_type(MemoryBloomFilter.load(Path("seen"), key="secret"), MemoryBloomFilter)
     assert_type(pages.info(), FilterInfo)
     assert_type(len(pages), int)
     assert_type(pages.fill_ratio, float)
-    MemoryBloomFilter.load("seen", mode="w")  # type: ignore[arg-type]
+    MemoryBloomFilter.load("seen", on_full="grow")  # type: ignore[arg-type]
     pages.add(3)  # type: ignore[arg-type]
 
 

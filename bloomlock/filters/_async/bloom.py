@@ -269,10 +269,9 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         Args:
             items: Any iterable; read no further than one chunk ahead.
             route: How a chunk reaches the server. "items": the bits of each item, by the filter's
-                strategy. "script": the places of all items as one argument of a script. "bitmap":
-                the bits of all, built here and merged there. "auto": the bitmap where it is
-                quicker where client and server share a machine, and the server is done with it
-                in about 10 ms (shards up to 8 MiB), else "items".
+                strategy. "bitmap": the bits of all, built here and merged there. "auto": the bitmap
+                where it is quicker where client and server share a machine, and the server is done
+                with it in about 10 ms (shards up to 8 MiB), else "items".
                 Where scripts are forbidden it is always "items". Other strategies than "atomic"
                 and "lua", and a filter with a window, take no other than "auto" and "items".
 

@@ -16,7 +16,7 @@ from .connected import ConnectedFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from datetime import datetime, timedelta
+    from datetime import timedelta
     from typing import BinaryIO, Literal, Self
 
     from bloomlock.filters.dump import Progress
@@ -138,19 +138,6 @@ class WholeFilter(ConnectedFilter):
         True
         """
         self._run(expiry.expire(self._state, expiry.check_ttl("ttl", ttl)))
-
-    def expire_at(self, at: float | datetime) -> None:
-        """Let the whole filter go at a moment; see `expire`.
-
-        Args:
-            at: Seconds since 1970, or a datetime with a time zone, by the server's clock.
-
-        Raises:
-            ConfigurationError: As `expire`, or if the moment is over.
-
-        Cost: one round trip more than `expire`.
-        """
-        self._run(expiry.expire_at(self._state, at))
 
     def persist(self) -> None:
         """Take back what `expire` said. Errors and cost are those of `expire`."""

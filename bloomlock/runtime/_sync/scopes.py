@@ -14,7 +14,6 @@ from bloomlock.effects import (
     EnterContext,
     ExitContext,
     FanOut,
-    FreeMemory,
     IsCluster,
     NextMessage,
     Parallel,
@@ -22,9 +21,7 @@ from bloomlock.effects import (
     Subscribe,
 )
 from bloomlock.errors import ConfigurationError
-from bloomlock.runtime.clients import free_memory
 from bloomlock.runtime.clock import boot_clock, sleep
-from bloomlock.runtime.connections import settings_of
 
 if TYPE_CHECKING:
     from bloomlock.effects import Effect
@@ -61,9 +58,6 @@ class Scope:
                 return runtime._background.run_behind(runtime.run, step)
             case FanOut():
                 return runtime._background.fan_out(runtime.members, step)
-            case FreeMemory():
-                source = runtime.source_of(step.key)
-                return free_memory(settings_of(source))
             case Call():
                 return step.function(*step.args)
             case Elsewhere():
