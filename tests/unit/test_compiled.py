@@ -173,7 +173,7 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
     assert all(map(np.array_equal, other.images, two.images))
     other.images[0][24:] &= 0x5A
     one.combine(other, both=True)
-    two.engine.combine(PythonBits(descriptor.hasher(), other.images), True)
+    two.engine.combine(PythonBits(descriptor.hasher(), other.images))
     assert all(map(np.array_equal, one.images, two.images))
     assert np.array_equal(one.images[0], other.images[0])
     one.clear()
@@ -220,18 +220,17 @@ REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
 @given(st.lists(st.tuples(st.integers(0, 40), st.lists(anything, max_size=5)), max_size=6))
 def test_no_input_does_more_than_raise(calls):
     places = Hasher(8192, 7).places
-    bits = core.bits(places, (bytearray(1048),), True)
-    frozen = core.bits(places, (bytes(1048),), False)
+    bits = core.bits(places, (bytearray(1048),))
     functions = [
         *(
             getattr(thing, name)
-            for thing in (places, bits, frozen)
+            for thing in (places, bits)
             for name in dir(thing)
             if name[0] != "_"
         ),
         core.places,
         core.bits,
-        lambda *images: core.bits(places, tuple(images), True),
+        lambda *images: core.bits(places, tuple(images)),
     ]
     for number, arguments in calls:
         try:
@@ -261,15 +260,15 @@ def test_buffers_of_another_length_are_refused():
     places = Hasher(8192, 7, 2).places
     for images in [(bytearray(1048),), (bytearray(1048), bytearray(1047)), ()]:
         with pytest.raises(ValueError, match="image"):
-            core.bits(places, images, True)
+            core.bits(places, images)
     with pytest.raises(BufferError):
-        core.bits(places, (bytes(1048), bytes(1048)), True)
+        core.bits(places, (bytes(1048), bytes(1048)))
     for digests in [bytes(8), bytes(17), np.zeros(3, np.uint64)]:
         for place in (places.place, lambda digests: places.operations(digests, True)):
             with pytest.raises(ValueError, match="length"):
                 place(digests)
     held = bytearray(1048)
-    core_bits = core.bits(Hasher(8192, 7).places, (held,), True)
+    core_bits = core.bits(Hasher(8192, 7).places, (held,))
     with pytest.raises(BufferError):
         held.clear()
     del core_bits
@@ -279,7 +278,7 @@ def test_buffers_of_another_length_are_refused():
 @pytest.mark.free_running
 @needs_core
 def test_of_one_item_added_by_many_threads_one_is_new():
-    bits = core.bits(Hasher(2**22, 64).places, (np.zeros(2**19 + 24, np.uint8),), True)
+    bits = core.bits(Hasher(2**22, 64).places, (np.zeros(2**19 + 24, np.uint8),))
     bits.limit = 10**9
     items = [b"%d" % number for number in range(300)]
     won: Counter[bytes] = Counter()
@@ -302,7 +301,7 @@ def test_of_one_item_added_by_many_threads_one_is_new():
 
 @needs_core
 def test_no_more_items_are_added_than_are_allowed():
-    bits = core.bits(Hasher(2**20, 7).places, (bytearray(2**17 + 24),), True)
+    bits = core.bits(Hasher(2**20, 7).places, (bytearray(2**17 + 24),))
     assert bits.add("a") is None
     bits.limit = 2
     assert [bits.add(item) for item in "aabcc"] == [True, False, True, None, None]
@@ -310,11 +309,6 @@ def test_no_more_items_are_added_than_are_allowed():
     assert bits.added == 2
     bits.limit = 1
     assert bits.add("c") is None
-    frozen = core.bits(Hasher(8192, 7).places, (bytes(1048),), False)
-    frozen.limit = 1
-    assert frozen.add("a") is None
-    with pytest.raises(ValueError, match="changed"):
-        frozen.add_many(["a"])
 
 
 def run(code, **variables):
