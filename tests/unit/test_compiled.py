@@ -173,7 +173,7 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
     assert all(map(np.array_equal, other.images, two.images))
     other.images[0][24:] &= 0x5A
     one.combine(other, both=True)
-    two.engine.combine(PythonBits(descriptor.hasher(), other.images))
+    two.engine.combine(PythonBits(descriptor.hasher(), other.images), True)
     assert all(map(np.array_equal, one.images, two.images))
     assert np.array_equal(one.images[0], other.images[0])
     one.clear()
