@@ -4,10 +4,10 @@ Locks are striped by item, 1024 for each shard, so two workers wait for each oth
 same item (or, one time in a thousand, another of its stripe). No worker ever waits while it
 holds a lock, so there is no deadlock, whatever order a batch comes in.
 
-The update is a transaction. With our own locks its connection watches them, and it is carried out
-only if they still are held, so a holder that slept through its lease writes nothing. Any other
-lock can take their place; nothing is checked in the update then. The answers stay exact, because
-it is one transaction; that no other client comes in between is as true as that lock makes it.
+The update under our own locks is a script that looks whether they still are held, so a holder that
+slept through its lease writes nothing. Any other lock can take their place; nothing is checked then
+in the update, a transaction. Its answers stay exact; that no other client comes in between is as
+true as that lock makes it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
-from redis.exceptions import RedisError, ResponseError, WatchError
+from redis.exceptions import RedisError
 
-from bloomlock.commands import UNWATCH, encode_command
-from bloomlock.delivery import check, collect, deliver
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
@@ -32,19 +30,21 @@ from bloomlock.effects import (
     ExitContext,
     Limit,
     Pause,
-    Request,
 )
 from bloomlock.errors import ConfigurationError, LockTimeoutError
+from bloomlock.hashing import pick
 from bloomlock.keys import LockKeys, stripe_keys
 from bloomlock.locks.protocol.steps import ACQUIRE, RELEASE, LockSteps
-from bloomlock.locks.protocol.values import AcquireRequest, ReleaseRequest
+from bloomlock.locks.protocol.values import AcquireRequest, Granted, ReleaseRequest
 from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUTAGE_PAUSE, Attempt
+from bloomlock.scripts import Script
 
 from .base import Segment, Strategy
-from .setbit import TransactionStrategy, decode_transaction, encode_transaction
+from .lua import arguments_of, segment_of
+from .setbit import TransactionStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from bloomlock.hashing import Hasher
 
@@ -62,6 +62,7 @@ PASSING = (
     redis.exceptions.MasterDownError,
 )
 """Refusals of a cluster that moves slots or fails over; any other is the answer."""
+UPDATE = Script("locked", "bits")
 
 
 class LockStrategy(Strategy):
@@ -131,24 +132,20 @@ class LockStrategy(Strategy):
             yield from self._under_own_locks(update)
         return [done for done in update.results if done is not None]
 
-    def shards_at_once(self, shard: Shard, *, write: bool) -> int | None:  # noqa: ARG002
-        """See Strategy.shards_at_once; an update watches its locks on a connection of its own."""
-        return 1 if write else None
-
     def _under_foreign_locks(self, update: _Update, factory: Callable[[str], Any]) -> Core[None]:
         for keys in sorted(update.waiting):
             failed = yield from _enter(factory, keys.lock)
             if failed is not None:
                 # The next lock of a service that gives none now would be waited for just as long.
-                update.fail(sorted(update.waiting), failed)
+                update.answer(sorted(update.waiting), Segment(1, error=failed))
                 return
-            aborted = yield from update.carry_out([keys])
-            if aborted is not None:
-                update.fail([keys], aborted)
+            (segment,) = yield from self._transaction.ask_shard(*update.part([keys]), write=True)
             failed = yield ExitContext()
-            if failed is not None and aborted is None:
+            if failed is not None and segment.error is None:
                 # It is not known whether it kept others out until the bits were set.
-                update.fail([keys], ConnectionLost(failed, sent=True, replies=[]))
+                lost = ConnectionLost(failed, sent=True, replies=[])
+                segment = Segment(segment.rows, error=lost)
+            update.answer([keys], segment)
 
     def _under_own_locks(self, update: _Update) -> Core[None]:
         clock = yield Clock()
@@ -159,24 +156,26 @@ class LockStrategy(Strategy):
             line: list[Any] = [None]
             try:
                 yield Limit(until + GRACE_SECONDS, line)
-                taken = yield from _take_and_watch(wanted, asking)
+                taken = yield from _try_to_take(wanted, asking)
                 if not taken:
+                    # Nothing is held while this waits.
                     taken = yield from self._wait_for(wanted[0], asking, until, clock)
                 yield NO_LIMIT
+                if taken:
+                    yield from update.carry_out(taken, asking.token)
                 # One that was lost as soon as it was got is asked for again.
-                if not taken and clock() >= until:
+                elif clock() >= until:
                     error = LockTimeoutError(f"no lock for an item within {self._timeout:g} s")
-                    update.fail(wanted, error)
+                    update.answer(wanted, Segment(1, error=error))
                     return
-                yield from update.carry_out_watched(taken, asking.token)
             except RedisError as error:
                 if isinstance(error, PASSING) and clock() < until:
                     yield Pause(OUTAGE_PAUSE)
                 else:
-                    update.fail(wanted, error)
+                    update.answer(wanted, Segment(1, error=error))
             except ConnectionLost as lost:
                 # Nothing but locks was asked for so far.
-                update.fail(wanted, lost.cause)
+                update.answer(wanted, Segment(1, error=lost.cause))
                 seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
                 yield Behind(_release_all(taken, asking.token), line, seconds)
                 return
@@ -186,15 +185,12 @@ class LockStrategy(Strategy):
     def _wait_for(
         self, keys: LockKeys, asking: AcquireRequest, until: float, clock: Callable[[], float]
     ) -> Core[list[LockKeys]]:
-        """Stand in the queue of one lock; nothing is held meanwhile."""
-        steps = LockSteps(keys, self._missing)
-        attempt = Attempt(steps, asking, until, clock)
+        attempt = Attempt(LockSteps(keys, self._missing), asking, until, clock)
         try:
-            got = yield from attempt.run()
+            return [keys] if (yield from attempt.run()) else []
         except RedisError:
             yield from attempt.leave_behind()
             raise
-        return (yield from _watch([keys], asking.token)) if got else []
 
 
 def _enter(factory: Callable[[str], Any], name: str) -> Core[Exception | None]:
@@ -229,87 +225,38 @@ class _Update:
         self._hasher = hasher
         self._items = items
 
-    def fail(self, locks: Iterable[LockKeys], error: Exception) -> None:
-        """Answer the items of these locks with an error."""
-        for keys in locks:
-            self.waiting.discard(keys)
-            for index in self._places[keys]:
-                self.results[index] = Segment(1, error=error)
-
-    def carry_out_watched(self, locks: list[LockKeys], token: bytes) -> Core[None]:
-        """Update the items of locks that are held and watched; where one is lost they wait on.
-
-        An update that WATCH refused has not happened.
-        """
-        while locks and (aborted := (yield from self.carry_out(locks))) is not None:
-            if not isinstance(aborted, WatchError):
-                raise aborted
-            locks = yield from _watch(locks, token)
-
-    def carry_out(self, locks: list[LockKeys]) -> Core[RedisError | None]:
-        """Update the items of these locks, or return why EXEC did nothing and may do it later."""
+    def part(self, locks: list[LockKeys]) -> tuple[Shard, Hasher, list[bytes]]:
+        """Return the shard, its hasher, and the items of these locks."""
         indices = [index for keys in locks for index in self._places[keys]]
-        some = [self._items[index] for index in indices]
-        commands = encode_transaction(self._shard, self._hasher, some, write=True)
-        replies = yield from collect(Request(self._shard.key, commands), repeatable=False)
-        segment = decode_transaction(replies, len(indices))
-        if isinstance(segment.error, (WatchError, *PASSING)):
-            return segment.error
+        return self._shard, self._hasher, pick(self._items, indices)
+
+    def answer(self, locks: list[LockKeys], segment: Segment) -> None:
+        """Note the answer to the items of these locks."""
+        indices = [index for keys in locks for index in self._places[keys]]
         for place, index in enumerate(indices):
             missing = None if segment.missing is None else segment.missing[place : place + 1]
             self.results[index] = segment._replace(rows=1, missing=missing)
         self.waiting.difference_update(locks)
-        return None
+
+    def carry_out(self, locks: list[LockKeys], token: bytes) -> Core[None]:
+        """Update the items of locks that are held; all wait on where one is not held any more."""
+        shard, hasher, some = self.part(locks)
+        keys = [shard.key, *(lock.lock for lock in locks)]
+        arguments = [*arguments_of(shard, hasher, some, write=True), token]
+        (reply,) = yield from UPDATE.call([(keys, arguments)], repeatable=False)
+        if isinstance(reply, PASSING):
+            raise reply
+        if reply != []:
+            self.answer(locks, segment_of(reply, len(some)))
 
 
-def _take_and_watch(locks: Sequence[LockKeys], request: AcquireRequest) -> Core[list[LockKeys]]:
-    """Try once to take each lock, and watch those held then; one round trip if all are free.
-
-    WATCH makes the fence part of the update: EXEC does nothing if a watched lock was lost since its
-    holder was last seen in it, so a holder that slept through its lease cannot write. The
-    connection is kept for the transaction that follows.
-    """
-    take = [ACQUIRE.command(lock, request) for lock in locks]
-    asked = Request(locks[0].lock, [*take, *_watching(locks)], hold=True)
-    replies = yield from deliver(asked, repeatable=True)
-    held = list(locks)
-    error = next((reply for reply in replies if isinstance(reply, Exception)), None)
-    if error is None and (held := _held(locks, replies, request.token)) == list(locks):
-        return held
-    yield from _unwatch(locks[0].lock)
-    if isinstance(error, ResponseError):
-        # Taken one after the other, locks also find another node of a cluster.
-        check((yield from ACQUIRE.run_all([(lock, request) for lock in locks])))
-        held = list(locks)
-    elif error is not None:
-        raise error
-    return (yield from _watch(held, request.token)) if held else []
-
-
-def _watch(locks: Sequence[LockKeys], token: bytes) -> Core[list[LockKeys]]:
-    """Watch locks and return those held with `token`; one round trip if all are.
-
-    If some are not held, only the others are watched, by another round trip: what other clients do
-    with theirs must not stop a transaction.
-    """
-    held = list(locks)
-    while held:
-        request = Request(held[0].lock, _watching(held), hold=True)
-        replies = check((yield from deliver(request, repeatable=True)))
-        seen = _held(held, replies, token)
-        if seen == held:
-            break
-        yield from _unwatch(held[0].lock)
-        held = seen
-    return held
-
-
-def _unwatch(key: str) -> Core[None]:
-    """Give the connection back that `_watch` kept."""
-    try:
-        yield Request(key, [UNWATCH])
-    except ConnectionLost:
-        return
+def _try_to_take(locks: list[LockKeys], request: AcquireRequest) -> Core[list[LockKeys]]:
+    """Try once to take each lock, in one round trip; return those held then."""
+    answers = yield from ACQUIRE.run_all([(lock, request) for lock in locks])
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return [lock for lock, one in zip(locks, answers, strict=True) if isinstance(one, Granted)]
 
 
 def _release_all(locks: Sequence[LockKeys], token: bytes) -> Core[None]:
@@ -319,13 +266,3 @@ def _release_all(locks: Sequence[LockKeys], token: bytes) -> Core[None]:
         error = next((answer for answer in answers if isinstance(answer, Exception)), None)
         if error is not None:
             logger.debug("releasing %d locks failed, they expire: %s", len(locks), error)
-
-
-def _watching(locks: Sequence[LockKeys]) -> list[bytes]:
-    gets = [encode_command("GET", lock.lock) for lock in locks]
-    return [encode_command("WATCH", *(lock.lock for lock in locks)), *gets]
-
-
-def _held(locks: Sequence[LockKeys], replies: Sequence[object], token: bytes) -> list[LockKeys]:
-    values = replies[len(replies) - len(locks) :]
-    return [lock for lock, value in zip(locks, values, strict=True) if value == token]

@@ -40,18 +40,22 @@ class LuaStrategy(Strategy):
         """See Strategy.ask_shard; several calls are on their way at once."""
         size = max(1, BITS_PER_CALL // hasher.num_hashes)
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        header, *others = shard.headers
-        width = OFFSET_BYTES * hasher.num_hashes
-
-        def arguments(some: Sequence[bytes]) -> list[bytes | int]:
-            return [header, int(write), width, hasher.packed(some), *others]
-
-        makers = [partial(arguments, part) for part in parts]
+        makers = [partial(arguments_of, shard, hasher, part, write=write) for part in parts]
         replies = yield from _BITS.call_each([shard.key], makers, repeatable=not write)
-        return [_segment(reply, len(part)) for part, reply in zip(parts, replies, strict=True)]
+        return [segment_of(reply, len(part)) for part, reply in zip(parts, replies, strict=True)]
 
 
-def _segment(reply: object, count: int) -> Segment:
+def arguments_of(
+    shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
+) -> list[bytes | int]:
+    """Return the arguments of bits.lua."""
+    header, *others = shard.headers
+    width = OFFSET_BYTES * hasher.num_hashes
+    return [header, int(write), width, hasher.packed(items), *others]
+
+
+def segment_of(reply: object, count: int) -> Segment:
+    """Read the reply of bits.lua about so many items."""
     if not isinstance(reply, list):
         return Segment(count, error=error_of(reply))
     header, *flags = reply

@@ -63,33 +63,21 @@ class TransactionStrategy(Strategy):
     def ask_shard(
         self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[list[Segment]]:
-        request = Request(shard.key, encode_transaction(shard, hasher, items, write))
+        """See Strategy.ask_shard.
+
+        What is refused before EXEC aborts all of it, what fails in it leaves the rest in force.
+        """
+        commands = [*_bit_commands(shard.key, hasher, items, write), header_command(shard.key)]
+        request = Request(shard.key, [MULTI, *commands, EXEC])
         replies = yield from collect(request, repeatable=not write)
-        return [decode_transaction(replies, len(items))]
-
-
-def encode_transaction(
-    shard: Shard, hasher: Hasher, items: Sequence[bytes], write: bool
-) -> list[bytes]:
-    """Return the commands of one transaction for all items."""
-    bits = _bit_commands(shard.key, hasher, items, write)
-    return [MULTI, *bits, header_command(shard.key), EXEC]
-
-
-def decode_transaction(replies: Replies, count: int) -> Segment:
-    """Read the reply of EXEC for `count` items.
-
-    What is refused before EXEC aborts all of it, what fails in it leaves the rest in force.
-    """
-    answers = replies[-1]
-    if not isinstance(answers, list):
-        return Segment(count, error=why_aborted(replies))
-    *bits, header = answers
-    wrong = next((reply for reply in answers if isinstance(reply, Exception)), None)
-    if wrong is not None:
-        lost = ConnectionLost(wrong, sent=True, replies=[])
-        return Segment(count, error=lost if 0 in bits else wrong)
-    return Segment(count, header_from_bytes(header), _missing(bits, count))
+        if not isinstance(replies[-1], list):
+            return [Segment(len(items), error=why_aborted(replies))]
+        *bits, header = replies[-1]
+        wrong = next((reply for reply in replies[-1] if isinstance(reply, Exception)), None)
+        if wrong is not None:
+            lost = ConnectionLost(wrong, sent=True, replies=[])
+            return [Segment(len(items), error=lost if 0 in bits else wrong)]
+        return [Segment(len(items), header_from_bytes(header), _missing(bits, len(items)))]
 
 
 def why_aborted(replies: Replies) -> Exception:

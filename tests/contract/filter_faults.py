@@ -12,6 +12,7 @@ from contract.needs import needs
 from proxy import Proxy
 
 from bloomlock.errors import BatchError, BloomlockError, OutcomeUnknownError
+from bloomlock.strategies.lock import UPDATE
 
 ITEMS = [f"item {number}" for number in range(40)]
 LATE = ("before", "after")
@@ -137,8 +138,9 @@ class FaultsContract:
         made = place.make(at=proxy.url)
         made.update(["warm", "up"])
         if place.backend.strategy == "lock":
-            # The locks are had, and the transaction is lost.
-            proxy.judge = lambda name, _number: "before" if name == "MULTI" else "pass"
+            # The locks are had, and the update is lost.
+            update = UPDATE.digest.encode()
+            proxy.judge = lambda *_: "before" if update in proxy.command else "pass"
         else:
             proxy.judge = lambda _name, _number: "before"
         before = proxy.cuts["before"]

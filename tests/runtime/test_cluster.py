@@ -25,6 +25,7 @@ from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknown
 from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
 from bloomlock.server import PrivateServer
+from bloomlock.strategies.lock import UPDATE
 
 
 def routes(strategy):
@@ -165,12 +166,16 @@ def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, node
     moved = []
 
     def moving(core):
-        """Carry out a core, and move the slot between the look at the lock and the update."""
+        """Carry out a core, and move the slot between the grant of the lock and the update."""
         answer = None
         with contextlib.suppress(StopIteration):
             while True:
                 step = core.send(answer)
-                if isinstance(step, Request) and EXEC in step.commands and not moved:
+                if (
+                    not moved
+                    and isinstance(step, Request)
+                    and UPDATE.digest.encode() in step.commands[0]
+                ):
                     move.begin()
                     move.finish()
                     moved.append(step)

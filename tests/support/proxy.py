@@ -56,6 +56,7 @@ class Proxy:
         packets: How often a client sent something; what goes out in one piece counts once.
         answers: How many commands were answered.
         under_way: How many commands are neither answered nor cut.
+        command: The one that was judged last, whole.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Proxy:
         self.packets = 0
         self.answers = 0
         self.under_way = 0
+        self.command: list[bytes] = []
         self.lock = threading.Lock()
         self.server = urlsplit(url).path
         self._not_judged = set() if handshake else HANDSHAKE
@@ -197,6 +199,7 @@ class _Connection:
         with proxy.lock:
             proxy.under_way += 1
         try:
+            proxy.command = command
             verdict = proxy.judged(command[0].decode().upper())
             if verdict == "before":
                 return False
