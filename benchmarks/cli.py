@@ -21,7 +21,6 @@ from .suites import SUITES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCS = Path(__file__).parent.parent / "docs"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 _SUITES = "\b\n" + "\n".join(f"{name:9}{suite.about}" for name, suite in SUITES.items())
@@ -120,19 +119,22 @@ def ratios_command(folder: Path) -> None:
 @_results
 @click.option(
     "--page",
-    "file",
+    "files",
     type=FILE,
-    default=DOCS / "benchmarks.md",
-    help="The page.  [default: docs/benchmarks.md]",
+    multiple=True,
+    default=page.PAGES,
+    help="A page; can be repeated.  [default: README.md and those of docs]",
 )
-def page_command(folder: Path, file: Path) -> None:
-    """Write tables and pictures of the results between the markers of docs/benchmarks.md."""
-    page.fill(file, _load(folder))
+@click.option("--pictures", type=FOLDER, default=page.FOLDER, help="Where the pictures are.")
+def page_command(folder: Path, files: tuple[Path, ...], pictures: Path) -> None:
+    """Write tables and pictures of the results between the markers of README and docs."""
+    for file in files:
+        file.write_text(page.filled(file, _load(folder), pictures), "utf-8")
 
 
 @main.command("plot")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--out", type=FOLDER, default=DOCS / "pictures", help="Where the pictures go.")
+@click.option("--out", type=FOLDER, default=page.FOLDER, help="Where the pictures go.")
 def plot_command(files: tuple[Path, ...], out: Path) -> None:
     """Draw SVG pictures, light and dark, of the results in FILES; a folder is all in it."""
     # PLC0415: matplotlib is slow to import, and part of the extra `bench`.

@@ -1,17 +1,29 @@
-"""The tables and pictures of docs/benchmarks.md; its words are written there."""
+"""The tables and pictures of README and docs; their words are written there."""
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from . import results, tables
+from .engine import ERROR_RATE
 from .suites import SUITES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs" / "pictures"
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs/explanation/beside-others.md",
+    ROOT / "docs/reference/figures.md",
+)
+LARGE = 100_000
+"""Items from which the memory of one is the same in every filter."""
 PICTURES = {
     "batch": ("rate-by-batch", "Rate of add_many by the size of the batch"),
     "memory": ("memory-by-items", "Memory by items, beside a set and RedisBloom"),
@@ -20,43 +32,92 @@ PICTURES = {
     "scrapy": ("crawl-by-distance", "Pages a second by the round trip to the server"),
 }
 """Pictures by their markers: the name of the file, and what it shows."""
-_MARKED = re.compile(r"(<!-- (\w+) (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+PEERS = """\
+| | Redis set (`SADD`) | RedisBloom | scrapy-redis | bloomlock |
+|---|---|---|---|---|
+| memory for an item | {set} bytes | {bf} bits | as a set \
+| {atomic} bits; {memory} with `optimize="memory"` |
+| false positives | none | at most the error rate | none | at most the error rate |
+| needs a server module | no | yes | no | no |
+| one winner among concurrent adds | yes | yes | yes | yes |
+| a reply is lost, and the client repeats the add | no client gets "new" | no client gets "new" \
+| no client gets "new" | an error, or "new" |
+| the data is gone | answers "new" | answers "new" | answers "new" | raises an error |
+| rate of one add | 1 | {bf_1} | as a set | {atomic_1} |
+| rate of `add_many`, 1,000 items | 1 | {bf_1k} | no batches | {atomic_1k} |
+| rate of `add_many`, 200,000 items | 1 | {bf_200k} | no batches | {atomic_200k} |
+"""
+"""The table of README; figures go into the braces."""
+_RATES = {
+    "1": ("single", "one item in a call", "add: new items", "sadd"),
+    "1k": ("batch", "add_many: new items", "1,000 in a call", "exact"),
+    "200k": ("batch", "add_many: new items", "200,000 in a call", "exact"),
+}
+"""Suite, table, column and base of a rate."""
+_MARKED = re.compile(r"(<!-- (\w+) (\w+)(?: (\w+))? -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
-def fill(page: Path, found: dict[str, results.Result]) -> None:
-    """Write what was measured between the markers of a page.
+def filled(page: Path, found: dict[str, results.Result], pictures: Path = FOLDER) -> str:
+    """Return the text of a page with what was measured between its markers.
 
-    Those are `<!-- tables SUITE -->` or `<!-- picture NAME -->`, and `<!-- end -->`. Tables of
-    suites that were not measured stay as they are.
+    Those are `<!-- tables SUITE -->`, `<!-- tables SUITE PART -->`, `<!-- picture NAME -->` or
+    `<!-- table peers -->`, and `<!-- end -->`. Tables of suites that were not measured stay as
+    they are.
     """
 
-    def filled(match: re.Match[str]) -> str:
-        start, kind, name, end = match.groups()
+    def made_for(match: re.Match[str]) -> str:
+        start, kind, name, part, end = match.groups()
         if kind == "picture":
-            made = picture(name, page.parent)
+            made = picture(name, pictures, page.parent)
+        elif name == "peers" and {"single", "batch", "memory"} <= found.keys():
+            made = peers(found)
         elif name in found:
-            made = "\n".join(_suite(found[name]))
+            made = "\n".join(_suite(found[name], part))
         else:
             return match[0]
         return f"{start}\n{made}\n{end}"
 
-    page.write_text(_MARKED.sub(filled, page.read_text("utf-8")), "utf-8")
+    return _MARKED.sub(made_for, page.read_text("utf-8"))
 
 
-def picture(name: str, docs: Path) -> str:
+def picture(name: str, pictures: Path, folder: Path) -> str:
     """Return the HTML of a picture for light and dark pages; empty if it was not drawn."""
     file, text = PICTURES[name]
-    if not (docs / "pictures" / f"{file}-light.svg").exists():
+    if not (pictures / f"{file}-light.svg").exists():
         return ""
-    dark = f'media="(prefers-color-scheme: dark)" srcset="pictures/{file}-dark.svg"'
-    light = f'alt="{text}" src="pictures/{file}-light.svg"'
+    place = os.path.relpath(pictures, folder)
+    dark = f'media="(prefers-color-scheme: dark)" srcset="{place}/{file}-dark.svg"'
+    light = f'alt="{text}" src="{place}/{file}-light.svg"'
     return f"<picture>\n  <source {dark}>\n  <img {light}>\n</picture>\n"
 
 
-def _suite(result: results.Result) -> Iterator[str]:
+def peers(found: dict[str, results.Result]) -> str:
+    """Return the table of README: what others are, promise and take."""
+    figures = {}
+    for key, (suite, table, column, base) in _RATES.items():
+        rows = {
+            row.name: row
+            for row in results.rows_of(found[suite])
+            if (row.table, row.column) == (table, column)
+        }
+        for name in ("atomic", "bf"):
+            ratio = median(rows[name].over(rows[base], "rate"))
+            figures[f"{name}_{key}"] = tables.number(ratio)
+    bits: dict[str, list[float]] = {}
+    for row in results.rows_of(found["memory"]):
+        if row.part == "bits" and row.at["rate"] == ERROR_RATE and row.at["items"] >= LARGE:
+            bits.setdefault(row.name, []).append(row.median("bits") or 0)
+    least, most = (f"{value / 8:.0f}" for value in (min(bits["sadd"]), max(bits["sadd"])))
+    figures |= {name: f"{median(bits[name]):.1f}" for name in ("atomic", "memory", "bf")}
+    return PEERS.format_map(figures | {"set": f"{least}-{most}"})
+
+
+def _suite(result: results.Result, wanted: str | None) -> Iterator[str]:
     yield f"{header(result)}\n"
     rows = results.rows_of(result)
     for part in SUITES[result["suite"]].parts:
+        if wanted and part.name != wanted:
+            continue
         mine = [row for row in rows if row.part == part.name]
         made = tables.pivot(mine, part.pivot) if part.pivot else tables.plain(mine, part.columns)
         yield from map(tables.text, made)

@@ -78,7 +78,7 @@ class Suite(NamedTuple):
 
     Attributes:
         name: As on the command line.
-        about: A line for the command's help; docs/benchmarks.md has more words.
+        about: A line for the command's help; docs/reference/figures.md has more words.
         parts: Its parts.
     """
 

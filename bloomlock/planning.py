@@ -1,8 +1,9 @@
 """What a filter of a given size takes: memory, shards, servers, the servers' time. Pure.
 
 Size and shards follow from the formulas that filters are made by. The servers' time follows from
-constants that were measured on one server on the same machine (docs/benchmarks.md: the suites
-`single`, `batch`, `sizes` and `scale`). It grows with the hash functions, and hardly with the size.
+constants that were measured on one server on the same machine: the suites `single`, `batch`,
+`sizes` and `scale` of docs/reference/figures.md. It grows with the hash functions, and hardly with
+the size.
 """
 
 from __future__ import annotations

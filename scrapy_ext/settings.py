@@ -43,7 +43,7 @@ FILTER_OPTIONS = ("strategy", "key", "seeds", "num_hashes", "optimize", "on_full
 
 @dataclass(frozen=True, slots=True)
 class CrawlSettings:
-    """What the project's settings say; docs/scrapy.md explains each.
+    """What the project's settings say; docs/reference/settings-and-stats.md explains each.
 
     Attributes:
         name: BLOOMLOCK_NAME, filled with attributes of the spider.

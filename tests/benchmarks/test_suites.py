@@ -203,14 +203,19 @@ def test_page_and_pictures(measure, tmp_path):
     text = f"# Here\n<!-- picture memory -->\n{end}<!-- tables memory -->\nold\n{end}kept\n"
     written = tmp_path / "benchmarks.md"
     written.write_text(text)
-    run_benchmarks("page", "--results", str(tmp_path), "--page", str(written))
+    where = ("--page", str(written), "--pictures", str(pictures))
+    run_benchmarks("page", "--results", str(tmp_path), *where)
     made = written.read_text()
     assert "pictures/memory-by-items-dark.svg" in made
     assert "| SADD / SISMEMBER " in made
     assert "old" not in made
     assert made.endswith("kept\n")
-    page.fill(written, {})
-    assert written.read_text() == made
+    assert page.filled(written, {}, pictures) == made
+
+
+@pytest.mark.parametrize("place", page.PAGES, ids=lambda place: place.name)
+def test_pages_have_the_figures_of_the_results(place):
+    assert page.filled(place, results.load(results.FOLDER)) == place.read_text("utf-8")
 
 
 def test_the_proxy_carries_everything(server):

@@ -1,4 +1,4 @@
-"""When work runs twice and when it does not: what test_model.py cannot say of docs/claims.md."""
+"""When work runs twice and when it does not: rows of the guarantees page (docs/reference)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every lock promises (docs/locks.md), whatever its kind, its server and its client."""
+"""What every lock promises, whatever its kind, its server and its client."""
 
 from __future__ import annotations
 

@@ -10,25 +10,26 @@ import pytest
 import redis
 
 README = pages.read("README.md")
-FILTER = pages.read("docs/filter.md")
-CLAIMS = pages.read("docs/claims.md")
-ONCE = pages.read("docs/once.md")
-FOREIGN = pages.read("docs/foreign-locks.md")
-DOCS = sorted(
-    path.relative_to(pages.ROOT / "docs").as_posix() for path in (pages.ROOT / "docs").rglob("*.md")
-)
-PARTS = {
-    f"{page}-{title}": blocks
-    for page, text in (
-        ("README", README),
-        ("filter", FILTER),
-        ("claims", CLAIMS),
-        ("once", ONCE),
-        ("foreign-locks", FOREIGN),
-    )
-    for title, blocks in pages.sections(text)
-    if title != pages.TASK_QUEUES  # modules: tests/once/test_queues.py runs their workers
-}
+DOCS = pages.ROOT / "docs"
+TUTORIALS = "tutorials/"
+"""Pages that are one program from top to end."""
+EXAMPLES = ("how-to/frameworks.md", "how-to/beyond-one-machine.md", "how-to/metrics.md")
+"""Pages whose code is that of examples/, which tests/examples/ runs."""
+
+
+def parts():
+    names = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+    for name in (name for name in names if name not in EXAMPLES):
+        text = pages.read(f"docs/{name}")
+        if name.startswith(TUTORIALS):
+            yield name, pages.blocks_of(text)
+        else:
+            yield from ((f"{name}-{title}", blocks) for title, blocks in pages.sections(text))
+    yield from ((f"README-{title}", blocks) for title, blocks in pages.sections(README))
+
+
+# Those of task queues are modules: tests/once/test_queues.py runs their workers.
+PARTS = {name: blocks for name, blocks in parts() if blocks and pages.TASK_QUEUES not in name}
 
 
 @pytest.mark.parametrize("blocks", PARTS.values(), ids=PARTS)
@@ -49,17 +50,28 @@ def test_comments_are_compared(valkey):
             pages.run_python("if 1:\n    1 + 1  # 3\n", {}, runner, valkey)
 
 
-@pytest.mark.parametrize("name", ["README.md", *(f"docs/{name}" for name in DOCS)])
-def test_every_link_inside_a_page_leads_somewhere(name):
-    page = pages.read(name)
-    assert pages.dead_links(page) == set()
-    folder = (pages.ROOT / name).parent
-    files = re.findall(r"\]\((?!https?:)([^#)]+)(?:#([^)]*))?\)", page)
-    for file, heading in files:
-        assert (folder / file).exists(), file
-        if heading:
-            there = (folder / file).read_text("utf-8")
-            assert pages.dead_links(f"{there}\n[x](#{heading})") == set(), heading
+def test_every_file_that_a_page_outside_the_site_links_to_is_there():
+    # `mkdocs build --strict` does it for the pages of the site, with their headings.
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/llms.txt"):
+        text = pages.read(name)
+        links = re.findall(r"\]\((?!https?:|#)([^#)]+)", text)
+        links += re.findall(r'(?:src|srcset)="([^"]+)"', text)
+        folder = (pages.ROOT / name).parent
+        assert [link for link in links if not (folder / link).exists()] == [], name
+
+
+@pytest.mark.parametrize(
+    "name", ["reference/guarantees.md", "explanation/guarantees-and-limits.md"]
+)
+def test_the_tests_that_a_page_names_are_there(name):
+    text = pages.read(f"docs/{name}")
+    named = set(re.findall(r"`(test_\w+)`", text))
+    sources = [path.read_text("utf-8") for path in (pages.ROOT / "tests").rglob("*.py")]
+    defined = {found for source in sources for found in re.findall(r"def (test_\w+)", source)}
+    assert named
+    assert named - defined == set()
+    files = re.findall(r"`(tests/[\w/.]+)`", text)
+    assert [file for file in files if not (pages.ROOT / file).exists()] == []
 
 
 def test_ci_names_files_that_are_there():

@@ -1,4 +1,4 @@
-"""The files of docs/once.md with a real worker of RQ and of Dramatiq: each effect once."""
+"""The task queues of docs/how-to/claims-and-once.md, with real workers: each effect once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONCE_EACH = {"mail 1 to Ada": 1, "mail 2 to Ada": 1}
 def folder(valkey, r, tmp_path):
     (blocks,) = [
         blocks
-        for title, blocks in pages.sections(pages.read("docs/once.md"))
+        for title, blocks in pages.sections(pages.read("docs/how-to/claims-and-once.md"))
         if title == pages.TASK_QUEUES
     ]
     for _, code in blocks:

@@ -1,7 +1,7 @@
 """The rules of claims: what becomes of an item at each call of a worker.
 
-They say what docs/claims.md promises, and nothing of how it is stored; `claim_model.py` holds
-bloomlock to them.
+They say what docs/reference/guarantees.md promises, and nothing of how it is stored;
+`claim_model.py` holds bloomlock to them.
 """
 
 from __future__ import annotations

@@ -27,23 +27,17 @@ def read(name: str) -> str:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """Return the blocks of code in order: language and code."""
-    return re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    """Return the blocks of Python and shell in order; one with a title is a file, and not run."""
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(language, code) for language, code in found if language in {"python", "sh"}]
 
 
 def sections(page: str) -> Iterator[tuple[str, list[Block]]]:
     """Yield each heading of the second level whose part has code, with that code."""
-    parts = re.split(r"^## (.*)$", page, flags=re.MULTILINE)[1:]
-    for title, text in zip(parts[::2], parts[1::2], strict=True):
+    parts = re.split(r"^## (.*)$", page, flags=re.MULTILINE)
+    for title, text in zip(["top", *parts[1::2]], parts[::2], strict=True):
         if blocks := blocks_of(text):
             yield title.replace(" ", "-"), blocks
-
-
-def dead_links(page: str) -> set[str]:
-    """Return the links to headings of the same page that are not there."""
-    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    return set(re.findall(r"\]\(#(.*?)\)", page)) - anchors
 
 
 class _Compare(ast.NodeTransformer):
