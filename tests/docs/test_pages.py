@@ -9,6 +9,8 @@ import pages
 import pytest
 import redis
 
+import bloomlock
+
 README = pages.read("README.md")
 DOCS = pages.ROOT / "docs"
 TUTORIALS = "tutorials/"
@@ -72,6 +74,16 @@ def test_the_tests_that_a_page_names_are_there(name):
     assert named - defined == set()
     files = re.findall(r"`(tests/[\w/.]+)`", text)
     assert [file for file in files if not (pages.ROOT / file).exists()] == []
+
+
+def test_the_reference_has_every_public_name():
+    shown = {
+        name
+        for path in (DOCS / "reference").glob("*.md")
+        for name in re.findall(r"^::: bloomlock\.(\w+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    twins = {name for name in bloomlock.__all__ if name.startswith("Async")}
+    assert shown == {*bloomlock.__all__, "catalog", "errors", "server"} - twins
 
 
 def test_ci_names_files_that_are_there():
