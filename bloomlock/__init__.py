@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .filters.claim_session import ClaimState
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
-    from .filters.options import NearCache
+    from .filters.near_cache import NearCache
     from .locks._async.lock import (
         AsyncFairLock,
         AsyncLock,
@@ -85,7 +85,7 @@ _MODULES = {
     "LockEvent": ".locks.reports",
     "LockStrategy": ".strategies.lock",
     "MemoryBloomFilter": ".filters.memory",
-    "NearCache": ".filters.options",
+    "NearCache": ".filters.near_cache",
     "OpenClaim": ".filters.claim_lists",
     "Plan": ".planning",
     "ReadWriteLock": ".locks._sync.lock",

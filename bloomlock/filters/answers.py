@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .batches import Route
     from .generation import View
-    from .near_cache import NearCache
+    from .near_cache import KeptAnswers
     from .state import FilterState
 
     Item = str | bytes
@@ -194,7 +194,7 @@ def _answer(
     return results
 
 
-def _look_up(near: NearCache, keys: Sequence[Any]) -> Sequence[int]:
+def _look_up(near: KeptAnswers, keys: Sequence[Any]) -> Sequence[int]:
     """Return where items stand that are not kept; after a sample of these none is looked up."""
     if len(keys) > SAMPLE and len(near.missed(keys[:SAMPLE])) == SAMPLE:
         return range(len(keys))

@@ -5,7 +5,7 @@ server brings the header that names the generation. So once an item was answered
 added, every later answer about it in that generation is "seen" too. Only a negative answer can
 become wrong, and none is kept. What can end is the generation, or what a time window remembers:
 
-    by construction  A `NearCache` belongs to one header. An operation takes the cache of its view
+    by construction  A `KeptAnswers` belongs to one header. An operation takes the cache of its view
                      before it asks, and keeps its answers there. A view that is replaced gets
                      another cache, so a late answer goes to one that is not read any more.
     by age           Once headers say that items were discarded, and in a time window from the
@@ -38,39 +38,33 @@ MAX_STALENESS_SECONDS = 1.0
 """Default of max_staleness."""
 
 
-@dataclass(slots=True)
-class NearCaching:
-    """How the answers of one filter are kept: how many for certain, and for how many seconds."""
+@dataclass(frozen=True)
+class NearCache:
+    """How many positive answers an object keeps, and for how long; see BloomFilter.
+
+    Attributes:
+        size: The last N answers are kept for certain, and at most 2 N.
+        max_staleness: For how many seconds after a clear by another client they may be given still.
+    """
 
     size: int
-    max_staleness: float
-    clock: Callable[[], float]
+    max_staleness: float = MAX_STALENESS_SECONDS
 
-    @classmethod
-    def check(
-        cls, near_cache: object, max_staleness: object, clock: Callable[[], float]
-    ) -> NearCaching | None:
-        """Return what the parameters ask for, None for no cache; or raise ConfigurationError."""
-        if isinstance(near_cache, bool) or not isinstance(near_cache, int) or near_cache < 0:
+    def check(self) -> None:
+        """Raise ConfigurationError for what is no such number."""
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 0:
             raise ConfigurationError(
-                f"near_cache must be a whole number of items, 0 for none, not {near_cache!r:.80}"
+                f"near_cache must be a whole number of items, 0 for none, not {self.size!r:.80}"
             )
-        if (
-            isinstance(max_staleness, bool)
-            or not isinstance(max_staleness, (int, float))
-            or not 0 < max_staleness < math.inf
-        ):
+        seconds = self.max_staleness
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not is_number or not 0 < seconds < math.inf:
             raise ConfigurationError(
-                f"max_staleness must be a number of seconds above 0, not {max_staleness!r:.80}"
+                f"max_staleness must be a number of seconds above 0, not {seconds!r:.80}"
             )
-        return cls(near_cache, float(max_staleness), clock) if near_cache else None
-
-    def start(self, header: int, *, lasts: bool = True) -> NearCache:
-        """Return an empty cache; not `lasts`: an item may be discarded without any sign."""
-        return NearCache(header, self, math.inf if lasts else self.clock() + self.max_staleness)
 
 
-class NearCache(LockOwner):
+class KeptAnswers(LockOwner):
     """The last N items seen in one generation; safe to use from many threads.
 
     What is used goes to a young set, and when that holds N it becomes the old one, and the old one
@@ -81,13 +75,16 @@ class NearCache(LockOwner):
     `bytes` stands in a tuple, because comparing it with a `str` is an error under `python -bb`.
     """
 
-    def __init__(self, header: int, caching: NearCaching, until: float = math.inf) -> None:
+    def __init__(
+        self, header: int, options: NearCache, clock: Callable[[], float], *, lasts: bool = True
+    ) -> None:
+        """Keep nothing yet; not `lasts`: an item may be discarded without any sign."""
         super().__init__()
         self.header = header
-        self._until = until
-        self._caching = caching
-        self._size = caching.size
-        self._now = caching.clock
+        self._until = math.inf if lasts else clock() + options.max_staleness
+        self._max_staleness = options.max_staleness
+        self._size = options.size
+        self._now = clock
         self._answers_until = -math.inf
         self._young: set[Any] = set()
         self._old: set[Any] = set()
@@ -147,7 +144,7 @@ class NearCache(LockOwner):
 
     def confirm(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
-        self._answers_until = min(sent + self._caching.max_staleness, self._until)
+        self._answers_until = min(sent + self._max_staleness, self._until)
 
     def doubt(self) -> None:
         """Answer nothing until the next `confirm`; the items stay."""
@@ -167,7 +164,7 @@ class NearCache(LockOwner):
 class Asked(NamedTuple):
     """Where an operation keeps its answers, and the clock's reading before anything was sent."""
 
-    near: NearCache
+    near: KeptAnswers
     since: float
 
     def confirm(self) -> None:

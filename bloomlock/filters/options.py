@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from bloomlock.errors import ConfigurationError
 from bloomlock.hash_keys import check_key
 from bloomlock.keys import DEFAULT_PREFIX
-from bloomlock.runtime.clock import boot_clock
 from bloomlock.slice_sizes import Growth, Window
 from bloomlock.spec import RequestedSpec, refuse_key
 from bloomlock.strategies import SlicedStrategy, make_strategy
 
-from .near_cache import MAX_STALENESS_SECONDS, NearCaching
+from .near_cache import NearCache
 from .support import GROWTH, WINDOW, check_support
 
 if TYPE_CHECKING:
@@ -26,19 +25,6 @@ OnFullHere = Literal["warn", "raise"]
 """Of a filter in the process, which does not grow."""
 OnLost = Literal["raise", "recreate"]
 OnUnknown = Literal["raise", "new"]
-
-
-@dataclass(frozen=True)
-class NearCache:
-    """How many positive answers an object keeps, and for how long; see BloomFilter.
-
-    Attributes:
-        size: The last N answers are kept for certain, and at most 2 N.
-        max_staleness: For how many seconds after a clear by another client they may be given still.
-    """
-
-    size: int
-    max_staleness: float = MAX_STALENESS_SECONDS
 
 
 @dataclass(kw_only=True)
@@ -68,7 +54,7 @@ class FilterOptions:
     updates: Strategy = field(init=False)
     hash_key: HashKey | None = field(init=False)
     refuses: bool = field(init=False)
-    caching: NearCaching | None = field(init=False)
+    caching: NearCache | None = field(init=False)
     wanted: RequestedSpec | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -95,9 +81,9 @@ class FilterOptions:
         choice("on_lost", self.on_lost, OnLost)
         choice("on_unknown", self.on_unknown, OnUnknown)
         near = self.near_cache
-        if not isinstance(near, NearCache):
-            near = NearCache(near)
-        self.caching = NearCaching.check(near.size, near.max_staleness, boot_clock)
+        near = near if isinstance(near, NearCache) else NearCache(near)
+        near.check()
+        self.caching = near if near.size else None
         if not isinstance(self.refresh, bool):
             raise ConfigurationError(f"refresh must be True or False, not {self.refresh!r:.80}")
         self.refuses = self.on_full == "raise"

@@ -17,6 +17,7 @@ from bloomlock.errors import (
     FilterMismatchError,
 )
 from bloomlock.keys import FilterKeys
+from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.spec import RequestedSpec
 from bloomlock.strategies import BatchStrategies
@@ -24,7 +25,7 @@ from bloomlock.strategies import BatchStrategies
 from .fill import FillWatch
 from .generation import View, new_generation
 from .growing import GrowthWatch
-from .near_cache import Asked
+from .near_cache import Asked, KeptAnswers
 from .stored_filter import look, look_at_shard
 from .support import DISCARDS, check_support
 from .switch import attach, clear, delete
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from bloomlock.effects import Core
 
-    from .near_cache import NearCache, NearCaching
+    from .near_cache import NearCache
     from .options import FilterOptions
 
 T = TypeVar("T")
@@ -93,6 +94,7 @@ class FilterState(LockOwner):
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
         near: The positive answers kept for the view; None if none are, or none yet.
+        near_clock: The clock by which these age.
         keeps_found: Whether items that are only found are kept in it, else those that are added. An
             add of a kept item is left out. Where adds renew items, it would have renewed one that
             was not added in the same epoch.
@@ -119,7 +121,8 @@ class FilterState(LockOwner):
         self.unanswered = UnansweredTokens()
         self._own_headers: tuple[int, ...] = ()
         self.caching = options.caching
-        self.near: NearCache | None = None
+        self.near_clock = boot_clock
+        self.near: KeptAnswers | None = None
         self.keeps_found = not options.refresh
         self.flagged = 0
 
@@ -282,15 +285,16 @@ class FilterState(LockOwner):
         """
         if self.caching is None:
             return None
-        return Asked(self._near_of(view, self.caching), self.caching.clock())
+        return Asked(self._near_of(view, self.caching), self.near_clock())
 
-    def _near_of(self, view: View, caching: NearCaching) -> NearCache:
+    def _near_of(self, view: View, caching: NearCache) -> KeptAnswers:
         header = view.header | DISCARDED if view.discards else view.header
         with self._lock:
             near = self.near
             if near is not None and near.header == header and not near.is_over:
                 return near
-            made = caching.start(header, lasts=not (view.discards or view.descriptor.window))
+            lasts = not (view.discards or view.descriptor.window)
+            made = KeptAnswers(header, caching, self.near_clock, lasts=lasts)
             if view is self.view and self.lost is None:
                 self.near = made
                 if near is not None:

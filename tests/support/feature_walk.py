@@ -330,7 +330,7 @@ class Walk:
         state, clock = handle.made._state, handle.clock
         state.clock = clock
         if state.caching is not None:
-            state.caching.clock = clock
+            state.near_clock = clock
         if state.near is not None:
             state.near.end()
             state.near = None

@@ -16,7 +16,7 @@ class Clock:
 
     def __init__(self, made):
         self.now = 1000.0
-        made._state.caching.clock = self
+        made._state.near_clock = self
         made._state.forget()
 
     def __call__(self):

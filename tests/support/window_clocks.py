@@ -78,6 +78,6 @@ class Clock:
 
     def of(self, made):
         """Let an object have this clock; return it."""
-        made._state.caching.clock = self
+        made._state.near_clock = self
         made._state.forget()
         return made

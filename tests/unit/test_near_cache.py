@@ -9,7 +9,7 @@ import threading
 import pytest
 from servers import wait_until
 
-from bloomlock.filters.near_cache import NearCaching
+from bloomlock.filters.near_cache import KeptAnswers, NearCache
 from bloomlock.runtime.clock import boot_clock
 
 
@@ -29,7 +29,7 @@ def clock():
 
 
 def start(clock, size=100, max_staleness=1.0):
-    near = NearCaching.check(size, max_staleness, clock).start(77)
+    near = KeptAnswers(77, NearCache(size, max_staleness), clock)
     near.confirm(clock())
     return near
 
@@ -82,7 +82,7 @@ def test_other_objects_are_never_known(clock):
 
 
 def test_it_answers_until_the_deadline(clock):
-    near = NearCaching.check(10, 0.5, clock).start(77)
+    near = KeptAnswers(77, NearCache(10, 0.5), clock)
     near.keep("a")
     assert not near.knows("a")
     near.confirm(clock())
@@ -119,7 +119,7 @@ def test_one_that_ended_answers_nothing_any_more(clock):
 
 
 def test_the_clock_of_the_machine_counts(clock):
-    near = NearCaching.check(10, 1000.0, boot_clock).start(77)
+    near = KeptAnswers(77, NearCache(10, 1000.0), boot_clock)
     near.keep_many(["a", b"a"])
     assert not near.knows("a")
     near.confirm(boot_clock() - 1001)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from bloomlock.filters.batches import Route
     from bloomlock.filters.inspection import FilterInfo
-    from bloomlock.filters.options import NearCache, OnFull, OnLost, OnUnknown
+    from bloomlock.filters.near_cache import NearCache
+    from bloomlock.filters.options import OnFull, OnLost, OnUnknown
     from bloomlock.sizing import Optimize
     from bloomlock.slice_sizes import Growth, Window
     from bloomlock.strategies import Strategy

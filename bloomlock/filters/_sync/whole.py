@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from bloomlock.filters.dump import Progress
     from bloomlock.filters.files import FilePath
-    from bloomlock.filters.options import NearCache, OnFull, OnLost, OnUnknown
+    from bloomlock.filters.near_cache import NearCache
+    from bloomlock.filters.options import OnFull, OnLost, OnUnknown
     from bloomlock.filters.rebuilding import Items
     from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
