@@ -57,6 +57,17 @@ def test_an_item_is_remembered_for_a_window_and_at_most_a_slice_more(clocks, ref
     assert not idle.exists(f"at {SLICE}")
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_what_was_only_found_is_renewed_by_an_add_of_who_keeps_answers(clocks, many):
+    other, made = clocks.make(), clocks.make(clock=Clock(), refresh=True)
+    assert other.add("a")
+    clocks.set(2 * SLICE)
+    assert (made.exists_many(["a", "b"])[0] if many else made.exists("a")) is True
+    assert made.add("a") is False
+    clocks.set(OVER)
+    assert other.exists("a")
+
+
 def test_a_filter_that_nobody_uses_forgets_as_well(clocks):
     made = clocks.make()
     made.update(["a", "b"])
