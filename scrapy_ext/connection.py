@@ -116,7 +116,6 @@ def place_of(client: Any) -> str:
 
 
 def _make(source: str, chosen: Any, parameters: dict[str, Any]) -> Any:
-    """Return a client of a class or its name."""
     given = dict(parameters)
     url = given.pop("url", None)
     try:
@@ -133,7 +132,6 @@ def _make(source: str, chosen: Any, parameters: dict[str, Any]) -> Any:
 
 
 def _master(url: str, chosen: Any, given: dict[str, Any]) -> Any:
-    """Return the client of the master that the Sentinels name, whichever it is."""
     parts = urlsplit(url)
     login, _, hosts = parts.netloc.rpartition("@")
     service, _, database = parts.path.strip("/").partition("/")
@@ -147,16 +145,11 @@ def _master(url: str, chosen: Any, given: dict[str, Any]) -> Any:
         "password": unquote(password) or None,
         **dict(parse_qsl(parts.query)),
     }
-    sentinels = [(host or "localhost", int(port or _SENTINEL_PORT)) for host, port in _hosts(hosts)]
+    places = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    sentinels = [(one.hostname or "localhost", one.port or _SENTINEL_PORT) for one in places]
     timeouts = {name: given[name] for name in ("socket_timeout", "socket_connect_timeout")}
     found = Sentinel(sentinels, sentinel_kwargs=timeouts, **options)  # type: ignore[no-untyped-call]
     return found.master_for(unquote(service), redis_class=chosen)  # type: ignore[no-untyped-call]
-
-
-def _hosts(hosts: str) -> list[tuple[str, str]]:
-    """Return the hosts and ports of a list with commas."""
-    split = [urlsplit(f"//{host}") for host in hosts.split(",")]
-    return [(part.hostname or "", str(part.port or "")) for part in split]
 
 
 def _mode(client: Any) -> str:
@@ -169,14 +162,15 @@ def _mode(client: Any) -> str:
 
 
 def _parameters(settings: BaseSettings) -> tuple[str, dict[str, Any]]:
-    """Return which setting names the server, and the parameters of the client but its time-outs."""
+    """Return which setting names the server, and the parameters of the client."""
     if own := settings.get("BLOOMLOCK_URL"):
         return "BLOOMLOCK_URL", {"url": own}
     given = {key: name for key, name in _SHARED.items() if settings.get(key)}
     shared = {**settings.getdict("REDIS_PARAMS")}
     shared.update({name: settings.get(key) for key, name in given.items()})
     if shared:
-        kept = {name: value for name, value in shared.items() if name not in _RETRIES}
-        return next(iter(given), "REDIS_PARAMS"), kept
+        for name in _RETRIES:
+            shared.pop(name, None)
+        return next(iter(given), "REDIS_PARAMS"), shared
     address = find_address(None, schemes=_SCHEMES)
     return address.source, {"url": address.url}

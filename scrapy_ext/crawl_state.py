@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
@@ -21,7 +20,6 @@ from bloomlock.catalog import delete_filter
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from scrapy_ext.queue import (
     Answer,
-    Step,
     dead_among,
     entry_of,
     keys_of,
@@ -33,47 +31,31 @@ from scrapy_ext.queue import (
 from scrapy_ext.requests import url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from scrapy_ext.queue import Push
     from scrapy_ext.settings import CrawlSettings
 
-
+REQUESTS_PER_TRIP = 1000
 MOST_HOSTS = 1000
+HELD_MS = 600_000
+"""The lease of a process that holds a crawl and does nothing else."""
+_STEP = {
+    "done": [],
+    "failed": [],
+    "dead": [],
+    "wanted": 0,
+    "busy": {},
+    "idle": False,
+    "stays": False,
+}
+"""What a step says that says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How many requests of a host a process has at once, and the seconds between two of a host.
+class Begun(NamedTuple):
+    """How a process came to its crawl, and how that stood then.
 
-    Attributes:
-        limit: Of all hosts but those in `slots`.
-        delay: The same.
-        slots: The two, of some hosts.
-    """
-
-    limit: int = 8
-    delay: float = 0.0
-    slots: Mapping[str, tuple[int, float]] | None = None
-
-    def limit_of(self, host: str) -> int:
-        return (self.slots or {}).get(host, (self.limit, 0))[0]
-
-    def fields(self) -> dict[str, Any]:
-        slots = {host: [limit, int(s * 1000)] for host, (limit, s) in (self.slots or {}).items()}
-        return {"limit": self.limit, "delay": int(self.delay * 1000), "slots": slots}
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """How a process came to its crawl.
-
-    Attributes:
-        what: "begun", "joined" (others are at work) or "resumed" (none is).
-        workers: How many others are at work.
-        begun_at: When it began, in seconds since 1970.
-        done: How many requests are done.
-        waiting: How many wait.
-        failed: How many failed and are kept.
+    `what` is "begun", "joined" (others are at work) or "resumed" (none is).
     """
 
     what: str
@@ -85,7 +67,19 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Figures:
+    """How a crawl stands. `state` is empty if there is none; `by_host` has the longest queues."""
+
+    state: str
+    workers: int
+    done: int
+    waiting: int
+    taken: int
+    failed: int
+    by_host: dict[str, int]
+
+
+class Failed(NamedTuple):
     """A request that failed: its form in the queue, and why."""
 
     entry: bytes
@@ -97,259 +91,78 @@ class Failed:
         return url_of(self.entry)
 
 
-class Crawl:
-    """The crawl of a name, as one process takes part in it.
+class CrawlRecord:
+    """The crawl of a name, as a process sees it that takes no part in it."""
 
-    Args:
-        client: A client of the server.
-        settings: Those of the crawl.
-        pace: How fast requests are taken.
-        attributes: What the spider was called with, if that may not differ between processes.
-    """
-
-    def __init__(
-        self,
-        client: Any,
-        settings: CrawlSettings,
-        pace: Pace | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> None:
-        self.worker = new_worker()
+    def __init__(self, client: Any, name: str) -> None:
+        self.name = name
         self.id = ""
+        self.keys = keys_of(name)
+        self.worker = new_worker()
         self._client = client
-        self._settings = settings
-        self._pace = pace or Pace()
-        self._attributes = (
-            None if attributes is None else json.dumps(dict(sorted(attributes.items())))
-        )
-        self._lease_ms = int(settings.lease * 1000)
 
-    @cached_property
-    def keys(self) -> list[str]:
-        return keys_of(self._settings.name)
+    def _run(self, name: str, **told: Any) -> Any:
+        told |= {"worker": self.worker}
+        return self._client.eval(script(name), len(self.keys), *self.keys, json.dumps(told))
 
-    def begin(self, *, overwrites: str = "") -> Begun:
-        """Begin the crawl, join it, or go on with one that was stopped.
-
-        Args:
-            overwrites: An existing file that this process is going to overwrite.
-
-        Raises:
-            ConfigurationError: The crawl is another one than this process is for; the sentence
-                says what to set.
-            BloomlockError, redis.exceptions.RedisError: As BloomFilter.
-
-        Cost: three round trips, and those of attaching to the filter.
-        """
-        settings = self._settings
-        reply = self._run(
-            "begin",
-            id=secrets.token_hex(6),
-            dead=dead_among(map(text_of, self._client.zrange(self.keys[5], 0, -1))),
-            resume=settings.resume,
-            attributes=self._attributes,
-            overwrites=bool(overwrites),
-            keeps_failed=settings.persist,
-        )
-        what, self.id, generation, attributes, before = (
-            text_of(reply[at]) for at in (0, 1, 7, 8, 9)
-        )
-        workers, begun, done, waiting, failed = (int(word) for word in reply[2:7])
-        begun_now = Begun(what, workers, begun / 1000, done, waiting, failed)
-        self._refuse(begun_now, attributes, overwrites)
-        try:
-            self._attach(generation)
-        except Exception:
-            self._leave(finished=False)
-            raise
-        if what == "begun" and before:
-            delete_filter(settings.name, client=self._client, prefix=_prefix(before))
-        return begun_now
-
-    def _refuse(self, begun: Begun, attributes: str, overwrites: str) -> None:
-        name = self._settings.name
-        if begun.what == "lives":
+    def _begin(self, **told: Any) -> dict[str, Any]:
+        workers = map(text_of, self._client.zrange(self.keys[5], 0, -1))
+        told |= {"id": secrets.token_hex(6), "dead": dead_among(workers)}
+        reply: dict[str, Any] = json.loads(self._run("begin", **told))
+        if reply["what"] == "lives":
             raise ConfigurationError(
-                f"BLOOMLOCK_RESUME is 0, and {begun.workers} processes are at work on the crawl "
-                f"{name!r}; stop them first, or leave the setting out to join them"
+                f"BLOOMLOCK_RESUME is 0, and {reply['workers']} processes are at work on the crawl "
+                f"{self.name!r}; stop them first, or leave the setting out to join them"
             )
-        if begun.what == "overwrites":
-            raise ConfigurationError(
-                f"FEEDS would overwrite {overwrites}, which has what the crawl {name!r} found "
-                f"before it was stopped ({begun.done} done, {begun.waiting} wait); allowed are -o "
-                "in place of -O, another file, or -s BLOOMLOCK_RESUME=0 to begin anew"
-            )
-        if begun.what == "attributes":
-            ours, theirs = json.loads(self._attributes or "{}"), json.loads(attributes or "{}")
-            differing = [key for key in {**theirs, **ours} if ours.get(key) != theirs.get(key)]
-            first = differing[0]
-            raise ConfigurationError(
-                f"the crawl {name!r} runs or was stopped with {first} = {theirs.get(first)!r}, and "
-                f"this spider has {ours.get(first)!r}; allowed is one of BLOOMLOCK_NAME = "
-                f'"%(name)s:%({first})s", a crawl for each, and BLOOMLOCK_NAME = "%(name)s", one '
-                "crawl for all"
-            )
-
-    def _attach(self, generation: str) -> None:
-        is_cluster = isinstance(self._client, redis.RedisCluster)
-        self.shared: BloomFilter = self._settings.open(
-            self._client,
-            prefix=_prefix(self.id),
-            on_lost="raise",
-            shards=1 if is_cluster else None,
-        )
-        if generation and generation != f"{self.shared.generation}":
-            self.shared.delete()
-            raise FilterLostError(
-                f"the filter of the crawl {self._settings.name!r} is gone from the server, so what "
-                "it has fetched is not known; begin anew: -s BLOOMLOCK_RESUME=0"
-            )
-        self._generation = f"{self.shared.generation}"
-
-    def exchange(self, step: Step) -> Answer:
-        """Carry out a step; one that failed may be repeated with the same number.
-
-        Raises:
-            redis.exceptions.RedisError: The server could not be asked; the step may be done.
-            CapacityError: The filter is full, and BLOOMLOCK_FILTER asks for an error.
-
-        Cost: one round trip.
-        """
-        told = {
-            "worker": self.worker,
-            "lease": self._lease_ms,
-            "dead": step.dead,
-            "id": self.id,
-            "generation": self._generation,
-            "step": step.number,
-            "fifo": self._settings.order == "fifo",
-            "retries": self._settings.retries,
-            "done": step.done,
-            "failed": step.failed,
-            "wanted": step.wanted,
-            "free": step.free,
-            "idle": step.is_idle,
-            "stays": step.stays,
-            **self._pace.fields(),
-        }
-        words: list[bytes | str] = [json.dumps(told)]
-        for push in step.pushes:
-            words += push.words()
-        items = [push.fingerprint for push in step.pushes]
-        try:
-            reply = self.shared.run_script(script("exchange"), items, self.keys, words)
-        except FilterLostError:
-            return Answer("gone")
-        return Answer.of(reply)
-
-    def failed_before(self) -> Iterator[list[bytes]]:
-        """Yield entries that failed in the crawl before, and drop them when the next are asked for.
-
-        There are none without BLOOMLOCK_PERSIST.
-        """
-        if not self._settings.persist:
-            return
-        kept = self._client.hgetall(self.keys[7])
-        for first in range(0, len(kept), MOST_HOSTS):
-            turns = [*kept][first : first + MOST_HOSTS]
-            yield [entry_of(kept[turn].partition(b"\0")[2]) for turn in turns]
-            self._client.hdel(self.keys[7], *turns)
-
-    def close(self, *, finished: bool) -> tuple[bool, int, int]:
-        """Put back what this process has not done, and leave.
-
-        Args:
-            finished: Whether nothing stopped it.
-
-        Returns:
-            Whether the crawl is over and no process is left, how many requests wait, and how many
-            failed. The filter is deleted then, unless requests failed that may be put back.
-        """
-        is_over, waiting, failed = self._leave(finished=finished)
-        if is_over and not failed:
-            self.shared.delete()
-        self.shared.close()
-        return bool(is_over), waiting, failed
+        if reply["what"] == "begun" and reply["before"]:
+            delete_filter(self.name, client=self._client, prefix=_prefix(reply["before"]))
+        return reply
 
     def _leave(self, *, finished: bool) -> tuple[int, int, int]:
         is_over, waiting, failed = self._run("leave", id=self.id, dead=[], finished=finished)
         return is_over, waiting, failed
 
-    def _run(self, name: str, **told: Any) -> Any:
-        told |= {"worker": self.worker, "lease": self._lease_ms}
-        return self._client.eval(script(name), len(self.keys), *self.keys, json.dumps(told))
+    def hold(self, *, anew: bool = False) -> bool:
+        """Begin the crawl, or keep one that was begun; it does not end before `let_go`.
 
+        Returns whether it is a new one; with `anew` it is, or others at work are an error.
+        """
+        told = {"attributes": None, "overwrites": False, "keeps_failed": False}
+        reply = self._begin(lease=HELD_MS, resume=not anew, **told)
+        self.id = reply["id"]
+        return bool(reply["what"] == "begun")
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """How a crawl stands.
-
-    Attributes:
-        state: "running", "waiting" or "ended"; empty: there is none.
-        by_host: How many requests wait, of the hosts with the most.
-    """
-
-    state: str
-    workers: int
-    done: int
-    waiting: int
-    taken: int
-    failed: int
-    by_host: dict[str, int]
-
-
-class CrawlRecord:
-    """The crawl of a name, as a process sees it that takes no part in it.
-
-    Args:
-        client: A client of the server.
-        name: The name of the crawl.
-    """
-
-    def __init__(self, client: Any, name: str) -> None:
-        self._client = client
-        self._name = name
-        self._keys = keys_of(name)
+    def let_go(self) -> None:
+        self._leave(finished=False)
 
     def prepare(self) -> str:
         """Make a crawl that the next process goes on with, unless there is one that has not ended.
 
-        Returns:
-            The prefix of the keys of its filter.
+        Returns the prefix of the keys of its filter.
         """
-        worker = new_worker()
-        told = {"worker": worker, "lease": 1000, "dead": self._dead(), "id": secrets.token_hex(6)}
-        told |= {"resume": True, "attributes": None, "overwrites": False, "keeps_failed": False}
-        reply = self._run("begin", **told)
-        self._run("leave", worker=worker, id=text_of(reply[1]), dead=[], finished=False)
-        return _prefix(text_of(reply[1]))
+        self.hold()
+        self.let_go()
+        return _prefix(self.id)
 
     def take_all(self) -> Iterator[list[tuple[int, bytes]]]:
         """Yield priorities and entries of what waits, and remove them when the next are asked for.
 
-        Raises:
-            ConfigurationError: Processes are at work on the crawl.
+        Processes that are at work on the crawl are a ConfigurationError.
         """
         self.prepare()
         if workers := self.figures().workers:
             raise ConfigurationError(f"{workers} processes are at work on the crawl; stop them")
-        for key in (self._keys[1], self._keys[3]):
-            while members := self._client.zrange(key, 0, MOST_HOSTS - 1):
+        for key in (self.keys[1], self.keys[3]):
+            while members := self._client.zrange(key, 0, REQUESTS_PER_TRIP - 1):
                 yield [(priority_of(member), entry_of(member)) for member in members]
                 self._client.zrem(key, *members)
-
-    def _dead(self) -> list[str]:
-        return dead_among(map(text_of, self._client.zrange(self._keys[5], 0, -1)))
-
-    def _run(self, name: str, **told: Any) -> Any:
-        return self._client.eval(script(name), len(self._keys), *self._keys, json.dumps(told))
 
     def figures(self) -> Figures:
         """Return how the crawl stands.
 
         Cost: two round trips; the server counts the requests of 1,000 hosts.
         """
-        crawl, queue, hosts, later, taken, workers, _, failed, _ = self._keys
+        crawl, queue, hosts, later, taken, workers, _, failed, _ = self.keys
         first = self._client.pipeline(transaction=False)
         first.hmget(crawl, "state", "done").zcard(queue).zcard(later).hlen(taken)
         first.zcard(workers).hlen(failed).zrange(hosts, 0, MOST_HOSTS - 1)
@@ -375,33 +188,157 @@ class CrawlRecord:
 
         Cost: some round trips; the server reads the whole filter.
         """
-        name, prefix = self._name, self._prefix()
         try:
-            with BloomFilter.open(name, client=self._client, prefix=prefix) as shared:
+            with BloomFilter.open(
+                self.name, client=self._client, prefix=self._stored_prefix()
+            ) as shared:
                 return shared.info().fill_ratio
         except BloomlockError:
             return None
 
     def delete(self) -> None:
         """Delete all that the crawl has on the server."""
-        delete_filter(self._name, client=self._client, prefix=self._prefix())
-        self._client.delete(*self._keys)
+        delete_filter(self.name, client=self._client, prefix=self._stored_prefix())
+        self._client.delete(*self.keys)
 
-    def _prefix(self) -> str:
-        return _prefix(text_of(self._client.hget(self._keys[0], "id") or b""))
+    def _stored_prefix(self) -> str:
+        return _prefix(text_of(self._client.hget(self.keys[0], "id") or b""))
 
     def failed(self) -> list[Failed]:
         """Return the requests that failed, in no order."""
-        found = []
-        for value in self._client.hvals(self._keys[7]):
-            error, _, member = value.partition(b"\0")
-            found.append(Failed(entry_of(member), error.decode(errors="replace")))
-        return found
+        kept = [value.partition(b"\0") for value in self._client.hvals(self.keys[7])]
+        return [Failed(entry_of(member), why.decode(errors="replace")) for why, _, member in kept]
 
     def settle(self, *, retry: bool) -> int:
         """Put what failed back into the queue, or drop it; return how many."""
         count: int = self._run("failed", dead=[], retry=retry)
         return count
+
+
+class Crawl(CrawlRecord):
+    """The crawl of a name, as one process takes part in it.
+
+    `pace` says how fast requests are taken, see `start.pace_of`; `attributes` what the spider was
+    called with, if that may not differ between processes.
+    """
+
+    shared: BloomFilter
+
+    def __init__(
+        self,
+        client: Any,
+        settings: CrawlSettings,
+        pace: Mapping[str, Any],
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(client, settings.name)
+        self._settings = settings
+        self._attributes = attributes
+        self._lease_ms = int(settings.lease * 1000)
+        self._constant = {"worker": self.worker, "lease": self._lease_ms, **pace}
+        self._constant |= {"fifo": settings.fifo, "retries": settings.retries}
+
+    def begin(self, *, overwrites: str = "") -> Begun:
+        """Begin the crawl, join it, or go on with one that was stopped.
+
+        `overwrites` is an existing file that this process is going to overwrite. A crawl that is
+        another one than this process is for is a ConfigurationError, which says what to set.
+
+        Cost: three round trips, and those of attaching to the filter.
+        """
+        settings, ours = self._settings, self._attributes
+        reply = self._begin(
+            lease=self._lease_ms,
+            resume=settings.resume,
+            attributes=None if ours is None else json.dumps(dict(sorted(ours.items()))),
+            overwrites=bool(overwrites),
+            keeps_failed=settings.persist,
+        )
+        begun_at = int(reply["begun"]) / 1000
+        counts = {name: reply[name] for name in ("workers", "done", "waiting", "failed")}
+        begun = Begun(what=reply["what"], begun_at=begun_at, **counts)
+        self._refuse(begun, json.loads(reply["attributes"] or "{}"), overwrites)
+        self.id = reply["id"]
+        try:
+            self._attach(reply["generation"])
+        except Exception:
+            self._leave(finished=False)
+            raise
+        return begun
+
+    def _refuse(self, begun: Begun, theirs: Mapping[str, str], overwrites: str) -> None:
+        if begun.what == "overwrites":
+            raise ConfigurationError(
+                f"FEEDS would overwrite {overwrites}, which has what the crawl {self.name!r} found "
+                f"before it was stopped ({begun.done} done, {begun.waiting} wait); allowed are -o "
+                "in place of -O, another file, or -s BLOOMLOCK_RESUME=0 to begin anew"
+            )
+        if begun.what == "attributes":
+            ours = self._attributes or {}
+            first = next(key for key in {**theirs, **ours} if ours.get(key) != theirs.get(key))
+            raise ConfigurationError(
+                f"the crawl {self.name!r} runs or was stopped with {first} = "
+                f"{theirs.get(first)!r}, and this spider has {ours.get(first)!r}; allowed is one "
+                f'of BLOOMLOCK_NAME = "%(name)s:%({first})s", a crawl for each, and '
+                'BLOOMLOCK_NAME = "%(name)s", one crawl for all'
+            )
+
+    def _attach(self, generation: str) -> None:
+        # On a cluster all keys of a script are in one slot.
+        shards = 1 if isinstance(self._client, redis.RedisCluster) else None
+        self.shared = self._settings.open(
+            self._client, prefix=_prefix(self.id), on_lost="raise", shards=shards
+        )
+        self._constant |= {"id": self.id, "generation": f"{self.shared.generation}"}
+        if generation and generation != f"{self.shared.generation}":
+            self.shared.delete()
+            raise FilterLostError(
+                f"the filter of the crawl {self.name!r} is gone from the server, so what "
+                "it has fetched is not known; begin anew: -s BLOOMLOCK_RESUME=0"
+            )
+
+    def exchange(self, pushes: Sequence[Push], step: Mapping[str, Any]) -> Answer:
+        """Make a step; one that failed may be repeated with the same number.
+
+        `step` is its number and what else crawl_exchange.lua is told; by default nothing. With
+        on_full="raise" in BLOOMLOCK_FILTER a full filter is a CapacityError.
+
+        Cost: one round trip.
+        """
+        # An error may be any text, and the server reads UTF-8 only.
+        told = json.dumps({**_STEP, **self._constant, **step}, ensure_ascii=False)
+        words = [told.encode(errors="replace")]
+        for push in pushes:
+            words += push.words()
+        items = [push.fingerprint for push in pushes]
+        try:
+            fields, *members = self.shared.run_script(script("exchange"), items, self.keys, words)
+        except FilterLostError:
+            return Answer("gone")
+        return Answer.of(fields, members)
+
+    def failed_before(self) -> Iterator[list[bytes]]:
+        """Yield entries that failed in the crawl before, and drop them when the next are asked for.
+
+        There are none without BLOOMLOCK_PERSIST.
+        """
+        kept = self._client.hgetall(self.keys[7]) if self._settings.persist else {}
+        for first in range(0, len(kept), REQUESTS_PER_TRIP):
+            turns = [*kept][first : first + REQUESTS_PER_TRIP]
+            yield [entry_of(kept[turn].partition(b"\0")[2]) for turn in turns]
+            self._client.hdel(self.keys[7], *turns)
+
+    def close(self, *, finished: bool) -> tuple[bool, int, int]:
+        """Put back what this process has not done, and leave; `finished`: nothing stopped it.
+
+        Returns whether the crawl is over and no process is left, how many requests wait, and how
+        many failed. The filter is deleted then, unless requests failed that may be put back.
+        """
+        is_over, waiting, failed = self._leave(finished=finished)
+        if is_over and not failed:
+            self.shared.delete()
+        self.shared.close()
+        return bool(is_over), waiting, failed
 
 
 def _prefix(identity: str) -> str:

@@ -135,19 +135,14 @@ class BloomDupeFilter(BaseDupeFilter):
         if request in self._checked:
             self._checked.discard(request)
             return False
-        self._stats.count("checked")
+        self._stats.count("bloomlock/checked")
         is_new = self._guard.check(self._fingerprints.of(request))
         return not (is_new or _is_wanted(request) or self._fingerprints.leads_back(request))
 
     async def check_many(self, requests: list[Request], page: Request) -> list[bool]:
         """Record the requests of a page ahead of `request_seen`; for the middleware.
 
-        Args:
-            requests: The requests, in the order in which they are scheduled.
-            page: The request of the page; not used.
-
-        Returns:
-            For each whether the engine gets it. Never raises.
+        Returns for each whether the engine gets it. Never raises. `page` is not used.
 
         Cost: one round trip for all, in a thread.
         """
@@ -156,7 +151,7 @@ class BloomDupeFilter(BaseDupeFilter):
             return [True] * len(requests)
         are_asked = [not (one.dont_filter or self._is_offsite(one)) for one in requests]
         asked = list(compress(requests, are_asked))
-        self._stats.count("checked", len(asked))
+        self._stats.count("bloomlock/checked", len(asked))
         answers = await self._guard.check_many([self._fingerprints.of(one) for one in asked])
         are_kept = [is_new or _is_wanted(one) for one, is_new in zip(asked, answers, strict=True)]
         self._checked.update(compress(asked, are_kept))
@@ -176,6 +171,9 @@ class BloomDupeFilter(BaseDupeFilter):
         """Log and count a request that `check_many` returned False for."""
         if self._crawler.spider is not None:
             self.log(request, self._crawler.spider)
+
+    def gave_item(self, page: Request) -> None:
+        """Do nothing: what pages give is of use to BLOOMLOCK_PERSIST alone."""
 
     def close(self, reason: str = "") -> None:
         """Put the filter's state into the stats and close the connection.

@@ -18,7 +18,7 @@ from scrapy.utils.request import fingerprint as default_fingerprint
 from w3lib.url import canonicalize_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from scrapy.crawler import Crawler
 
@@ -28,11 +28,7 @@ MOST_RECENT = 200_000
 
 
 class Fingerprints:
-    """Takes the fingerprints of a crawler's requests. Never raises.
-
-    Args:
-        crawler: The crawler.
-    """
+    """Takes the fingerprints of a crawler's requests. Never raises."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -65,29 +61,17 @@ class Fingerprints:
         return any(self.of(request.replace(url=url)) == own for url in dict.fromkeys(urls))
 
 
-class RecentFingerprints:
+class RecentFingerprints(dict[bytes, None]):
     """The last fingerprints that were met; the oldest are dropped first."""
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, None] = {}
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        return fingerprint in self._known
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(list(self._known))
-
     def add(self, fingerprint: bytes) -> None:
-        self._known[fingerprint] = None
-        if len(self._known) > MOST_RECENT:
-            del self._known[next(iter(self._known))]
+        self[fingerprint] = None
+        if len(self) > MOST_RECENT:
+            del self[next(iter(self))]
 
     def remove(self, fingerprints: Iterable[bytes]) -> None:
         for fingerprint in fingerprints:
-            self._known.pop(fingerprint, None)
-
-    def clear(self) -> None:
-        self._known.clear()
+            self.pop(fingerprint, None)
 
 
 class ScrapyRedisFingerprinter:
@@ -109,13 +93,11 @@ class ScrapyRedisFingerprinter:
         Returns:
             20 bytes.
         """
-        known = self._known.get(request)
-        if known is None:
-            known = self._known[request] = hashlib.sha1(self._text(request)).digest()  # noqa: S324
-        return known
+        if request not in self._known:
+            self._known[request] = hashlib.sha1(self._text(request)).digest()  # noqa: S324
+        return self._known[request]
 
     def _text(self, request: Request) -> bytes:
-        """Return what the fingerprint is the SHA-1 of."""
         parts = {
             "body": request.body.hex(),
             "method": request.method,
@@ -144,14 +126,8 @@ KNOWN: Final = {
 def candidates(url: str) -> Mapping[bytes, str]:
     """Return the fingerprints that a GET request for a URL may have, and the class that takes each.
 
-    Args:
-        url: The URL.
-
-    Returns:
-        Paths of classes as `REQUEST_FINGERPRINTER_CLASS` takes them, by fingerprint.
-
-    Raises:
-        ValueError: The URL has no scheme.
+    The classes are paths, as `REQUEST_FINGERPRINTER_CLASS` takes them. Raises ValueError if the URL
+    has no scheme.
     """
     request = Request(url)
     return {each().fingerprint(request): path for path, each in KNOWN.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,19 +50,21 @@ class Guard:
     """
 
     def __init__(
-        self, shared: BloomFilter, stats: FilterStats, close: Callable[[str], None] | None
+        self,
+        shared: BloomFilter,
+        stats: FilterStats,
+        close: Callable[[str], None] | None,
     ) -> None:
         self.shared = shared
-        self._stats = stats
+        self._count = stats.count
         self._close = close
         self._generation = shared.generation
         self._past: set[int] = set()
-        is_plain = shared.window is None and shared.growth is None and shared.strategy in MIRRORED
         # A mirror has a part of the bits of the shared filter: what looks known here by chance
         # looks known there.
         self._known: MemoryBloomFilter | RecentFingerprints = (
             MemoryBloomFilter.like(shared)
-            if is_plain and shared.num_bits // 8 <= MIRROR_BYTES
+            if shared.strategy in MIRRORED and shared.num_bits // 8 <= MIRROR_BYTES
             else RecentFingerprints()
         )
         # What was let through and the filter was not given yet.
@@ -71,14 +74,8 @@ class Guard:
         self._away_since: float | None = None
         # The filter may lack what it had. Until it was given that, its "new" is not believed.
         self._may_lack = False
-        self._is_recovering = self._is_finished = False
-        self._has_reported_full = False
+        self._is_recovering = self._is_finished = self._has_reported_full = False
         self._timer: CallLaterResult | None = None
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the server did not answer the last time."""
-        return self._away_since is not None
 
     def check(self, key: bytes) -> bool:
         """Record a key and return whether it was new.
@@ -88,8 +85,8 @@ class Guard:
         were_known = [key in self._known]
         started = time.monotonic()
         answers, error = self._ask([key])
-        self._stats.count("waits")
-        self._stats.count("wait_seconds", time.monotonic() - started)
+        self._count("bloomlock/waits")
+        self._count("bloomlock/wait_seconds", time.monotonic() - started)
         return self._settle([key], were_known, answers, error, set())[0]
 
     async def check_many(self, keys: Sequence[bytes]) -> list[bool]:
@@ -101,10 +98,11 @@ class Guard:
         were_known = [key in self._known for key in keys]
         passed: set[bytes] = set()
         self._under_way.append(passed)
-        answers, error = self._nothing(keys), None
-        if keys and not self.is_away:
+        answers: list[bool | None] = [None] * len(keys)
+        error = None
+        if keys and self._away_since is None:
             answers, error = await run_in_thread(partial(self._ask, keys))
-            self._stats.count("batches")
+            self._count("bloomlock/batches")
         try:
             return self._settle(keys, were_known, answers, error, passed)
         finally:
@@ -120,41 +118,24 @@ class Guard:
             self._follow()
             self.shared.update(self._lacking([*self._owed]))
 
-    @property
-    def _is_forgetful(self) -> bool:
-        """Whether the filter may lack a key by right: after a window, or a discard."""
-        return self.shared.window is not None or self.shared.has_discards
-
-    @staticmethod
-    def _nothing(keys: Sequence[bytes]) -> list[bool | None]:
-        return [None] * len(keys)
-
     def _ask(self, keys: Sequence[bytes]) -> tuple[list[bool | None], Exception | None]:
         """Add keys; return the answers, and why some are missing. Never raises."""
-        nothing = self._nothing(keys)
-        if self.is_away:
-            return nothing, None
+        answers: list[bool | None] = []
+        error: Exception | None = None
         try:
-            return [*self.shared.add_many(keys)], None
-        except PartialResultError as error:
-            answers = [*error.results, *nothing[len(error.results) :]]
-            return self._with_seen(keys, answers, error), error
-        # BLE001: a raise from here loses every link of the page.
-        except Exception as error:  # noqa: BLE001
-            return nothing, error
-
-    def _with_seen(
-        self, keys: Sequence[bytes], answers: list[bool | None], error: Exception
-    ) -> list[bool | None]:
-        """Find the answers for keys that a full filter has; it refuses those that it has not."""
-        if not isinstance(error, CapacityError):
-            return answers
-        try:
-            seen = self.shared.exists_many(keys)
-        except Exception:  # noqa: BLE001 - as above
-            return answers
-        both = zip(answers, seen, strict=True)
-        return [False if answer is None and is_seen else answer for answer, is_seen in both]
+            if self._away_since is None:
+                answers += self.shared.add_many(keys)
+        # A raise from here loses every link of the page.
+        except Exception as raised:  # noqa: BLE001
+            error = raised
+            answers += raised.results if isinstance(raised, PartialResultError) else ()
+        answers += [None] * (len(keys) - len(answers))
+        if isinstance(error, CapacityError):
+            # A full filter refuses what it has not.
+            with suppress(Exception):
+                both = zip(answers, self.shared.exists_many(keys), strict=True)
+                answers = [False if answer is None and seen else answer for answer, seen in both]
+        return answers, error
 
     def _settle(
         self,
@@ -171,7 +152,7 @@ class Guard:
         self._note(error)
         are_new = []
         for key, was_known, answer in zip(keys, were_known, answers, strict=True):
-            is_owed = key in self._owed if self._is_forgetful else was_known
+            is_owed = key in self._owed if self.shared.has_discards else was_known
             if key in passed:
                 is_new = False
             elif answer is None:
@@ -182,7 +163,7 @@ class Guard:
                 for others in (passed, *self._under_way):
                     others.add(key)
                 if answer is None:
-                    self._stats.count("allowed")
+                    self._count("bloomlock/allowed")
                     self._owed.add(key)
             if is_new or answer is not None:
                 self._known.add(key)
@@ -190,30 +171,24 @@ class Guard:
         return are_new
 
     def _note(self, error: Exception | None) -> None:
-        """Note how a round trip went, if one was made."""
-        if not self.is_away:
-            self._stats.count("trips")
-        if isinstance(error, CapacityError):
-            self._note_full(error)
-        elif error is not None:
-            self._note_outage(error)
-        elif not self.is_away:
-            self._follow()
-
-    def _note_full(self, error: CapacityError) -> None:
-        self._stats.count("full")
-        if not self._has_reported_full:
+        """Note how a round trip went, if one was made: it may fail as the filter is full."""
+        if self._away_since is None:
+            self._count("bloomlock/trips")
+        if error is None:
+            if self._away_since is None:
+                self._follow()
+            return
+        is_full = isinstance(error, CapacityError)
+        self._count(f"bloomlock/{'full' if is_full else 'errors'}")
+        if not is_full:
+            self._may_lack = True
+            self._recover_soon(PROBE_S)
+        if is_full and not self._has_reported_full:
             self._has_reported_full = True
             logger.error("%s Requests that this process has not seen are fetched.", error)
-        if self._close is not None:
-            self._close("bloomlock_full")
-
-    def _note_outage(self, error: Exception) -> None:
-        self._stats.count("errors")
-        self._may_lack = True
-        if self._away_since is None:
+        elif not is_full and self._away_since is None:
             self._away_since = time.monotonic()
-            self._stats.count("outages")
+            self._count("bloomlock/outages")
             logger.error(
                 "The filter %r cannot be asked (%s: %s); until then requests that this process has "
                 "not seen are fetched.",
@@ -222,8 +197,7 @@ class Guard:
                 error,
             )
         if self._close is not None:
-            self._close("bloomlock_outage")
-        self._recover_soon()
+            self._close("bloomlock_full" if is_full else "bloomlock_outage")
 
     def _follow(self) -> None:
         """Follow the filter into another generation: emptied on purpose, or made for a lost one."""
@@ -239,7 +213,7 @@ class Guard:
             self._may_lack = True
             self._recover_soon(0.0)
 
-    def _recover_soon(self, seconds: float = PROBE_S) -> None:
+    def _recover_soon(self, seconds: float) -> None:
         if self._timer is None and not (self._is_recovering or self._is_finished):
             self._timer = call_later(seconds, lambda: deferred_from_coro(self._recover()))
 
@@ -247,23 +221,25 @@ class Guard:
         """Try the server; once it answers, give the filter what it lacks."""
         self._timer = None
         self._is_recovering = True
+        owed: list[bytes] = []
+        error: Exception | None = None
         try:
             await run_in_thread(self._probe)
             # The answer tells whether the filter was cleared on purpose.
             self._follow()
             owed = [*self._owed]
             await run_in_thread(partial(self.shared.update, self._lacking(owed)))
-        except CapacityError as error:
-            self._note_full(error)
-        except Exception as error:  # noqa: BLE001 - as in `_ask`
-            self._is_recovering = False
-            self._note_outage(error)
-            return
+        except Exception as raised:  # noqa: BLE001 - as in `_ask`
+            error = raised
         self._is_recovering = False
+        if error is not None:
+            self._note(error)
+            if not isinstance(error, CapacityError):
+                return
         self._owed.remove(owed)
         # Something more may have been let through.
-        self._may_lack = bool([*self._owed])
-        self._stats.count("refills")
+        self._may_lack = bool(self._owed)
+        self._count("bloomlock/refills")
         if self._away_since is not None:
             lasted = time.monotonic() - self._away_since
             self._away_since = None
@@ -275,10 +251,10 @@ class Guard:
         self.shared.exists(b"bloomlock probe")
 
     def _lacking(self, owed: list[bytes]) -> MemoryBloomFilter | list[bytes]:
-        """Return what the filter is given: all that is known, or where it may forget, what is owed.
+        """Return what the filter is given: all that is known, or what is owed.
 
-        What it may have forgotten by right shall not come back.
+        What was discarded shall not come back.
         """
-        if self._is_forgetful:
+        if self.shared.has_discards:
             return owed
         return [*self._known] if isinstance(self._known, RecentFingerprints) else self._known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import aclosing
 from inspect import isasyncgenfunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from scrapy import Request, signals
 from scrapy.exceptions import IgnoreRequest
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from scrapy_ext.delivered import Delivered
     from scrapy_ext.dupefilter import BloomDupeFilter
     from scrapy_ext.scheduler import Scheduler
 
@@ -50,8 +49,6 @@ class BatchingMiddleware:
         """
         self._crawler = crawler
         self.checker: Scheduler | BloomDupeFilter | None = None
-        self.delivered: Delivered | None = None
-        crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -62,47 +59,31 @@ class BatchingMiddleware:
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
         """Yield what a callback yields, without the duplicates."""
-        page = response.request
-        if self.checker is None or page is None:
+        page, checker = response.request, self.checker
+        if checker is None or page is None:
             async for output in result:
                 yield output
             return
-        is_handled = self.delivered is not None and _gives_nothing_back(page, self._crawler.spider)
+        # A generator without outputs may be that of a list which is empty today; another callback
+        # has done all by itself.
+        gives_nothing_back = not _is_generator(page, self._crawler.spider)
         async with aclosing(_in_batches(result)) as batches:
             async for outputs in batches:
-                is_handled = False
+                gives_nothing_back = False
                 requests = [output for output in outputs if isinstance(output, Request)]
-                if self.delivered is not None and len(requests) < len(outputs):
-                    self.delivered.gave_item(page)
-                are_kept = iter(await self._check(self.checker, requests, page))
+                if len(requests) < len(outputs):
+                    checker.gave_item(page)
+                are_kept = iter(await checker.check_many(requests, page) if requests else ())
                 for output in outputs:
                     if not isinstance(output, Request) or next(are_kept):
                         yield output
-        if is_handled and self.delivered is not None:
-            self.delivered.gave_item(page)
-
-    async def _check(
-        self, checker: Scheduler | BloomDupeFilter, requests: list[Request], page: Request
-    ) -> list[bool]:
-        if not requests:
-            return []
-        are_kept = await checker.check_many(requests, page)
-        if self.delivered is not None:
-            are_new = await self.delivered.are_new(requests)
-            are_kept = [
-                is_kept and is_new for is_kept, is_new in zip(are_kept, are_new, strict=True)
-            ]
-        for request, is_kept in zip(requests, are_kept, strict=True):
-            if not is_kept:
-                checker.log_duplicate(request)
-                self._crawler.signals.send_catch_log(
-                    signals.request_dropped, request=request, spider=self._crawler.spider
-                )
-        return are_kept
-
-    async def _spider_closed(self) -> None:
-        if self.delivered is not None:
-            await self.delivered.close()
+                    else:
+                        checker.log_duplicate(output)
+                        self._crawler.signals.send_catch_log(
+                            signals.request_dropped, request=output, spider=self._crawler.spider
+                        )
+        if gives_nothing_back:
+            checker.gave_item(page)
 
 
 class DownloadMiddleware:
@@ -133,15 +114,12 @@ class DownloadMiddleware:
 
     def process_exception(self, request: Request, exception: Exception) -> None:
         """Note a failed download that no errback cares for."""
-        if (
-            self.queue is not None
-            and request.errback is None
-            and not isinstance(exception, IgnoreRequest)
-        ):
+        is_refused = isinstance(exception, IgnoreRequest)
+        if self.queue is not None and request.errback is None and not is_refused:
             self.queue.failed(request, f"{type(exception).__name__}: {exception}")
 
 
-def attach(crawler: Crawler, queue: Scheduler, delivered: Delivered | None = None) -> None:
+def attach(crawler: Crawler, queue: Scheduler, *, persist: bool) -> None:
     """Make the middlewares of a crawl work for its scheduler.
 
     Raises:
@@ -149,6 +127,10 @@ def attach(crawler: Crawler, queue: Scheduler, delivered: Delivered | None = Non
     """
     outputs = crawler.get_spider_middleware(BatchingMiddleware)
     downloads = crawler.get_downloader_middleware(DownloadMiddleware)
+    if outputs is not None:
+        outputs.checker = queue
+    if downloads is not None:
+        downloads.queue = queue
     if outputs is None or downloads is None:
         sentence = (
             "scrapy_ext.Scheduler runs without scrapy_ext.BatchingMiddleware in SPIDER_MIDDLEWARES "
@@ -156,91 +138,80 @@ def attach(crawler: Crawler, queue: Scheduler, delivered: Delivered | None = Non
             "as done and a page is done before its requests that cannot be serialized are; the "
             'add-on sets both: ADDONS = {"scrapy_ext.BloomlockAddon": 500}'
         )
-        if delivered is not None:
+        if persist:
             raise ConfigurationError(f"BLOOMLOCK_PERSIST is set, and {sentence}")
         logger.warning("%s", sentence)
-    if outputs is not None:
-        outputs.checker, outputs.delivered = queue, delivered
-    if downloads is not None:
-        downloads.queue = queue
-    if delivered is not None:
-        queue.on_done(delivered.done)
 
 
-def _gives_nothing_back(page: Request, spider: Spider | None) -> bool:
-    """Return whether the callback of a page is no generator: without outputs it did all itself.
-
-    A generator without outputs may be that of a list which is empty today.
-    """
+def _is_generator(page: Request, spider: Spider | None) -> bool:
     callback = page.callback or getattr(spider, "parse", None)
-    return not (isgeneratorfunction(callback) or isasyncgenfunction(callback))
+    return isgeneratorfunction(callback) or isasyncgenfunction(callback)
+
+
+class _End(NamedTuple):
+    """Comes after the outputs of a callback."""
+
+    error: Exception | None
+
+
+class _Signal:
+    """Lets one task wait for another."""
+
+    _waiting: Deferred[None] | None = None
+
+    async def wait(self) -> None:
+        self._waiting = Deferred()
+        await maybe_deferred_to_future(self._waiting)
+
+    def send(self) -> None:
+        """Let the other go on when this one waits."""
+        if self._waiting is not None:
+            call_later(0, _fire, self._waiting)
+            self._waiting = None
+
+
+def _fire(waiting: Deferred[None]) -> None:
+    if not waiting.called:
+        waiting.callback(None)
 
 
 async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
     """Yield what a source yields in lists, each as soon as the source waits for something.
 
-    What it raises comes after the outputs before it.
+    A task of its own reads, and stops where the source does. What it raises comes after the
+    outputs before it.
     """
-    reader = _Reader(source)
-    try:
-        while outputs := await reader.take():
-            yield outputs
-    finally:
-        reader.stop()
+    outputs: list[Any] = []
+    news, room = _Signal(), _Signal()
 
-
-class _Reader:
-    """Reads a source in a task of its own, which stops where the source does."""
-
-    def __init__(self, source: AsyncIterator[Any]) -> None:
-        self._outputs: list[Any] = []
-        self._is_over = False
-        self._error: Exception | None = None
-        # What each side waits for, if it does.
-        self._news: Deferred[None] | None = None
-        self._room: Deferred[None] | None = None
-        self._task = deferred_from_coro(self._read(source))
-        # One that is stopped fails by that.
-        self._task.addErrback(lambda _: None)
-
-    async def take(self) -> list[Any]:
-        """Return what was read, at least one output; an empty list at the end."""
-        if not (self._outputs or self._is_over):
-            self._news = Deferred()
-            await maybe_deferred_to_future(self._news)
-        outputs, self._outputs = self._outputs, []
-        if self._room is not None:
-            room, self._room = self._room, None
-            room.callback(None)
-        if not outputs and self._error is not None:
-            raise self._error
-        return outputs
-
-    def stop(self) -> None:
-        """Read no more."""
-        self._task.cancel()
-
-    async def _read(self, source: AsyncIterator[Any]) -> None:
+    async def read() -> None:
+        end = _End(None)
         try:
             async for output in source:
-                self._outputs.append(output)
-                self._tell()
-                if len(self._outputs) >= MOST_OUTPUTS:
-                    self._room = Deferred()
-                    await maybe_deferred_to_future(self._room)
-        except Exception as error:  # noqa: BLE001 - `take` raises it
-            self._error = error
+                outputs.append(output)
+                news.send()
+                if len(outputs) >= MOST_OUTPUTS:
+                    await room.wait()
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            end = _End(error)
         finally:
-            self._is_over = True
-            self._tell()
+            outputs.append(end)
+            news.send()
 
-    def _tell(self) -> None:
-        """Wake `take` when this task waits, and not at the first output."""
-        if self._news is not None:
-            news, self._news = self._news, None
-            call_later(0, _fire, news)
-
-
-def _fire(news: Deferred[None]) -> None:
-    if not news.called:
-        news.callback(None)
+    task = deferred_from_coro(read())
+    # One that is stopped fails by that.
+    task.addErrback(lambda _: None)
+    end: _End | None = None
+    try:
+        while end is None:
+            if not outputs:
+                await news.wait()
+            batch, outputs[:] = [*outputs], []
+            room.send()
+            end = batch.pop() if isinstance(batch[-1], _End) else None
+            if batch:
+                yield batch
+        if end.error is not None:
+            raise end.error
+    finally:
+        task.cancel()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
-
-from scrapy_ext.queue import Push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -13,56 +12,37 @@ if TYPE_CHECKING:
     from scrapy import Request
 
 
+@dataclass(eq=False, slots=True)
 class OpenPage:
     """A request from when it is taken until its callback, its items and its children are done.
 
-    Args:
-        request: The request; None if its entry could not be read.
-        host: Of which host it is.
-        identity: Its id on the server; empty if it stays in this process.
+    Attributes:
+        request: None if its entry could not be read.
+        id: On the server; empty if the request stays in this process.
         parent: The page whose callback made it, if it stays in this process.
         fingerprint: What is added to the filter when it is done, if it was not when it was queued.
+        children: How many requests that stay in this process wait or are open.
     """
 
-    __slots__ = ("children", "error", "fingerprint", "host", "id", "is_over", "parent", "request")
-
-    def __init__(
-        self,
-        request: Request | None,
-        host: str,
-        identity: str = "",
-        parent: OpenPage | None = None,
-        fingerprint: bytes = b"",
-    ) -> None:
-        self.request = request
-        self.host = host
-        self.id = identity
-        self.parent = parent
-        self.fingerprint = fingerprint
-        self.error: str | None = None
-        self.is_over = False
-        self.children = 0
-        """How many requests that stay in this process wait or are open."""
-
-    def record(self) -> Push:
-        """Return what adds it to the filter."""
-        return Push(None, self.fingerprint, "d", self.host)
+    request: Request | None
+    host: str
+    id: str = ""
+    parent: OpenPage | None = None
+    fingerprint: bytes = b""
+    error: str | None = None
+    is_over: bool = False
+    children: int = 0
 
 
 class OpenPages:
-    """The pages that this process is at.
+    """The pages that this process is at; `on_end` is called with each that is done or failed.
 
     A page ends when the engine is done with it, and so are all its children that stay in this
     process: these have no other place, so who is killed before makes them again.
-
-    Args:
-        end: Called with each page that ends, done or failed, if that concerns the server.
     """
 
-    def __init__(self, end: Callable[[OpenPage], None]) -> None:
-        self.when_done: list[Callable[[Request], None]] = []
-        """Called with each request that is done and did not fail."""
-        self._end = end
+    def __init__(self, on_end: Callable[[OpenPage], None]) -> None:
+        self._on_end = on_end
         self._open: dict[Request, OpenPage] = {}
         self._maker_of: WeakKeyDictionary[Request, OpenPage] = WeakKeyDictionary()
 
@@ -96,11 +76,7 @@ class OpenPages:
         """End a page if it is over, with its children."""
         if not page.is_over or page.children:
             return
-        if page.error is None and page.request is not None:
-            for call in self.when_done:
-                call(page.request)
-        if page.id or (page.fingerprint and page.error is None):
-            self._end(page)
+        self._on_end(page)
         if (parent := page.parent) is not None:
             if page.error is not None:
                 parent.error = f"{page.request}, which it made, failed: {page.error}"

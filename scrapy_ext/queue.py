@@ -6,31 +6,27 @@ import json
 import os
 import secrets
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from scrapy import Request
 
 Mode = Literal["n", "a", "r", "s", "l", "d", "f"]
+"""What becomes of a push, see scripts/crawl_exchange.lua."""
 _NO_PRIORITY = 2**31
-_PARTS = ("queue", "hosts", "later", "taken", "workers", "steps", "failed", "started")
+_PARTS = ("crawl", "queue", "hosts", "later", "taken", "workers", "steps", "failed", "started")
 
 
 class Push(NamedTuple):
-    """A request that goes to the server.
+    """A request that goes to the server. Of what failed `host` is the error.
 
-    Attributes:
-        request: The request.
-        fingerprint: The item of the filter.
-        mode: What becomes of it, see scripts/crawl_exchange.lua.
-        host: Where it waits; of what failed, the error.
-        entry: Its form in the queue; empty if it stays in this process.
+    `entry` is its form in the queue; it is empty if the request stays in this process.
     """
 
     request: Request | None
@@ -40,43 +36,14 @@ class Push(NamedTuple):
     entry: bytes = b""
 
     def words(self) -> tuple[bytes, bytes, bytes]:
-        if self.mode == "f":
-            return b"f", self.host.replace("\0", " ").encode(errors="replace"), self.entry
-        mode = self.mode.encode() + (self.fingerprint if self.mode == "s" else b"")
-        if self.request is None:
-            return mode, b"", b""
-        # Hex digits sort as numbers do; the highest priority comes first.
-        priority = min(max(_NO_PRIORITY - self.request.priority, 0), 2**32 - 2)
-        is_start = int(is_start_request(self.request))
-        host = self.host.replace("\0", " ").encode(errors="replace")
-        return mode, host + b"\0%08x%d" % (priority, is_start), self.entry
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a process sends in one step; the same number always says the same.
-
-    Attributes:
-        number: Which step of the process it is.
-        pushes: Requests for the queue.
-        done: Ids of requests that are done.
-        failed: Ids of requests that failed, and why.
-        wanted: How many requests to take.
-        free: How many more each host may have that this process is at.
-        is_idle: Whether it has nothing to do.
-        stays: Whether it never ends by itself.
-        dead: Workers whose processes are dead.
-    """
-
-    number: int
-    pushes: Sequence[Push] = ()
-    done: Sequence[str] = ()
-    failed: Sequence[tuple[str, str]] = ()
-    wanted: int = 0
-    free: Mapping[str, int] = field(default_factory=dict)
-    is_idle: bool = False
-    stays: bool = False
-    dead: Sequence[str] = ()
+        mode, head = self.mode.encode(), self.host.replace("\0", " ").encode(errors="replace")
+        if self.mode == "s":
+            mode += self.fingerprint
+        if self.request is not None:
+            # Hex digits sort as numbers do; the highest priority comes first.
+            priority = min(max(_NO_PRIORITY - self.request.priority, 0), 2**32 - 2)
+            head += b"\0%08x%d" % (priority, is_start_request(self.request))
+        return mode, head, self.entry
 
 
 class Taken(NamedTuple):
@@ -94,9 +61,7 @@ class Answer:
     Attributes:
         state: Of the crawl: "running", "waiting", "ended"; "gone": the server does not have it.
         was_unknown: Whether the server did not know the process: what it had taken was put back.
-        waiting: How many requests wait.
-        taken: How many requests all processes together have taken and not done.
-        failed: How many requests are kept that failed.
+        waiting, taken, failed: How many requests wait, are taken by all processes, and failed.
         recovered: How many requests dead processes had, that wait again.
         due_s: Seconds until the next host may be asked; None if none waits for that.
         is_full: Whether a host is due of which this process has enough.
@@ -118,29 +83,15 @@ class Answer:
     got: Sequence[Taken] = ()
 
     @classmethod
-    def of(cls, reply: Sequence[Any]) -> Answer:
-        state = text_of(reply[0])
-        if state == "gone":
-            return cls(state)
-        was_unknown, waiting, taken, failed, recovered, due_ms, is_full, flags, workers, *got = (
-            reply[1:]
-        )
-        return cls(
-            state,
-            bool(was_unknown),
-            waiting,
-            taken,
-            failed,
-            recovered,
-            None if due_ms < 0 else due_ms / 1000,
-            bool(is_full),
-            [flag == ord("1") for flag in flags],
-            json.loads(workers) or [],
-            [
-                Taken(text_of(identity), *_split(member))
-                for identity, member in zip(got[::2], got[1::2], strict=True)
-            ],
-        )
+    def of(cls, told: bytes, members: Sequence[bytes]) -> Answer:
+        fields = json.loads(told)
+        ids = fields.pop("ids", ())
+        fields["pushed"] = [flag == "1" for flag in fields.get("pushed", ())]
+        got = [
+            Taken(identity, host_of(member), entry_of(member))
+            for identity, member in zip(ids, members, strict=True)
+        ]
+        return cls(**fields, got=got)
 
 
 def is_start_request(request: Request) -> bool:
@@ -151,11 +102,11 @@ def is_start_request(request: Request) -> bool:
 
 
 def keys_of(name: str) -> list[str]:
-    """Return all keys of a crawl, in the slot of its filter."""
+    """Return all keys of a crawl, in the slot of its filter; see scripts/crawl_common.lua."""
     tag = name
     for character, code in {"%": "%25", "{": "%7B", "}": "%7D", "/": "%2F"}.items():
         tag = tag.replace(character, code)
-    return [f"{{{tag}}}:{part}" for part in ("crawl", *_PARTS)]
+    return [f"{{{tag}}}:{part}" for part in _PARTS]
 
 
 @cache
@@ -169,18 +120,20 @@ def text_of(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+# A member of the queue is a host, NUL, its rank, NUL, an entry.
+
+
+def host_of(member: bytes) -> str:
+    return member.split(b"\0", 1)[0].decode()
+
+
 def entry_of(member: bytes) -> bytes:
-    return _split(member)[1]
+    return member.split(b"\0", 2)[2]
 
 
 def priority_of(member: bytes) -> int:
     """Return the priority of a member of the queue, as Scrapy counts it."""
-    return _NO_PRIORITY - int(member.partition(b"\0")[2][:8], 16)
-
-
-def _split(member: bytes) -> tuple[str, bytes]:
-    host, _, rest = member.partition(b"\0")
-    return host.decode(), rest.partition(b"\0")[2]
+    return _NO_PRIORITY - int(member.split(b"\0", 2)[1][:8], 16)
 
 
 def new_worker() -> str:

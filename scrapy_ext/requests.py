@@ -35,7 +35,7 @@ _TAGS: dict[str, Callable[[Any], Any]] = {
     "$tuple": tuple,
     "$set": set,
     "$frozenset": frozenset,
-    "$dict": lambda pairs: {key: value for key, value in pairs},  # noqa: C416 - pairs are lists
+    "$dict": dict,
 }
 _SEQUENCES: dict[Any, str] = {tuple: "$tuple", set: "$set", frozenset: "$frozenset"}
 
@@ -81,18 +81,9 @@ class RequestCodec:
                 "url": fields["url"]
             }
         try:
-            return self._as_json(fields)
+            tagged = {key: _tagged(value) for key, value in fields.items() if key != "headers"}
         except (TypeError, RecursionError) as error:
-            if not self._use_pickle:
-                raise UnserializableError(
-                    f"JSON cannot hold {error}, and BLOOMLOCK_PICKLE is False"
-                ) from error
-            data = _pickled(fields)
-            self._on_pickled(str(error))
-            return data
-
-    def _as_json(self, fields: dict[str, Any]) -> bytes:
-        tagged = {key: _tagged(value) for key, value in fields.items() if key != "headers"}
+            return self._pickled(fields, str(error))
         if headers := fields.get("headers"):
             # Scrapy's are bytes; nearly all requests have a referer.
             tagged["headers"] = {
@@ -100,6 +91,17 @@ class RequestCodec:
                 for name, values in headers.items()
             }
         return json.dumps(tagged, separators=(",", ":")).encode()
+
+    def _pickled(self, fields: dict[str, Any], kind: str) -> bytes:
+        if not self._use_pickle:
+            raise UnserializableError(f"JSON cannot hold {kind}, and BLOOMLOCK_PICKLE is False")
+        try:
+            data = pickle.dumps(fields, protocol=4)
+        # A value of the project's may raise anything.
+        except Exception as error:
+            raise UnserializableError(str(error)) from error
+        self._on_pickled(kind)
+        return _PICKLE + data
 
     def decode(self, data: bytes) -> Request:
         """Return the request of an entry.
@@ -144,14 +146,6 @@ def _from_json(data: bytes) -> dict[str, Any]:
         for name, values in fields.get("headers", {}).items()
     }
     return fields
-
-
-def _pickled(fields: dict[str, Any]) -> bytes:
-    try:
-        return _PICKLE + pickle.dumps(fields, protocol=4)
-    # A value of the project's may raise anything.
-    except Exception as error:
-        raise UnserializableError(str(error)) from error
 
 
 def _tagged(value: Any) -> Any:

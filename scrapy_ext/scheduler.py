@@ -21,37 +21,34 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock.errors import CapacityError
+from scrapy_ext import engine
 from scrapy_ext.connection import opening
 from scrapy_ext.crawl_state import Crawl
 from scrapy_ext.delivered import Delivered
-from scrapy_ext.engine import EngineView
-from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
+from scrapy_ext.exchange import Exchange
 from scrapy_ext.middleware import attach
-from scrapy_ext.migration import queue_of_scrapy_redis
-from scrapy_ext.pages import OpenPage, OpenPages
-from scrapy_ext.queue import Mode, Push, is_start_request
-from scrapy_ext.requests import RequestCodec, UnserializableError
-from scrapy_ext.settings import only_looks, warn_of_unknown
-from scrapy_ext.start import (
-    attributes_of,
-    check_jobdir,
-    log_begin,
-    overwritten_file,
-    pace_of,
+from scrapy_ext.migration import (
+    key_of_scrapy_redis,
+    queue_of_scrapy_redis,
+    warn_of_scrapy_redis,
 )
+from scrapy_ext.pages import OpenPage, OpenPages
+from scrapy_ext.pushes import PushMaker
+from scrapy_ext.queue import Push
+from scrapy_ext.settings import only_looks, warn_of_unknown
+from scrapy_ext.start import attributes_of, check_jobdir, log_begin, overwritten_file, pace_of
 from scrapy_ext.stats import FilterStats
 from scrapy_ext.threads import run_in_thread
-from scrapy_ext.trips import Trips
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
-    from scrapy_ext.queue import Answer, Step, Taken
+    from scrapy_ext.queue import Answer, Taken
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -66,7 +63,7 @@ class Scheduler(BaseScheduler):
     not used beside it.
     """
 
-    _trips: Trips
+    _exchange: Exchange
 
     def __init__(self, crawler: Crawler) -> None:
         """Keep the crawler; its settings are read by `open`.
@@ -75,17 +72,16 @@ class Scheduler(BaseScheduler):
             crawler: The crawler this scheduler serves.
         """
         self._crawler = crawler
-        self._engine = EngineView(crawler)
-        self._fingerprints = Fingerprints(crawler)
         self._stats = FilterStats(crawler)
+        self._count = self._stats.count
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
+        self._delivered: Delivered | None = None
         self._pages = OpenPages(self._end)
         self._ready: deque[tuple[OpenPage, Request]] = deque()
+        # What cannot be serialized.
         self._local: deque[tuple[OpenPage, Request]] = deque()
-        self._known = RecentFingerprints()
         self._active_at = time.monotonic()
-        self._is_closing = self._is_lost = self._has_ended = False
-        self._logged: set[str] = set()
+        self._is_closing = self._is_ending = self._is_lost = self._has_ended = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self | LocalScheduler:  # type: ignore[override]
@@ -95,6 +91,8 @@ class Scheduler(BaseScheduler):
             local.df = RFPDupeFilter.from_crawler(crawler)
             return local
         return cls(crawler)
+
+    # What Scrapy asks of a scheduler.
 
     def open(self, spider: Spider) -> None:
         """Begin the crawl, join it, or go on with it.
@@ -111,43 +109,38 @@ class Scheduler(BaseScheduler):
         warn_of_unknown(crawler.settings)
         with opening(crawler, "queue") as (settings, client):
             self._settings, self._client = settings, client
-            self._engine.check()
+            engine.check(crawler)
             check_jobdir(crawler)
-            attach(crawler, self, Delivered.open(crawler, settings) if settings.persist else None)
-            self._codec = RequestCodec(spider, use_pickle=settings.pickle, on_pickled=self._pickled)
+            attach(crawler, self, persist=settings.persist)
+            self._make = PushMaker(crawler, self._pages, self._stats, use_pickle=settings.pickle)
+            if settings.persist:
+                name = f"{settings.name}:delivered"
+                shared = settings.open(client, name=name, window=settings.window)
+                self._delivered = Delivered(shared, self._make.fingerprints)
             attributes = None if settings.is_named else attributes_of(spider)
-            self._pace = pace_of(crawler, settings)
-            self._crawl = Crawl(client, settings, self._pace, attributes)
+            pace = pace_of(crawler, settings)
+            self._crawl = Crawl(client, settings, pace, attributes)
             begun = self._crawl.begin(overwrites=overwritten_file(crawler))
-            self._trips = Trips(self._crawl, settings.lease, self)
-            self._trips.exchange()
+            self._exchange = Exchange(self._crawl, settings.lease, self)
+            self._exchange.now()
+            before = []
+            self._other_queue = key_of_scrapy_redis(crawler.settings, spider.name)
             if begun.what != "joined":
-                self._put_back(queue_of_scrapy_redis(crawler.settings, client, spider.name))
+                before.append(queue_of_scrapy_redis(crawler.settings, client, self._other_queue))
             if begun.what == "begun":
-                self._put_back(self._crawl.failed_before())
-        log_begin(crawler, self._settings, begun)
-        connect = crawler.signals.connect
-        connect(self._spider_idle, signal=signals.spider_idle)
-        connect(self._raised, signal=signals.spider_error)
-        connect(self._raised, signal=signals.item_error)
+                before.append(self._crawl.failed_before())
+            for batches in before:
+                for entries in batches:
+                    self._exchange.now([self._make.again(entry) for entry in entries])
+        log_begin(crawler, settings.name, begun, pace["delay_ms"])
+        for signal, call in (
+            (signals.spider_idle, self._spider_idle),
+            (signals.spider_error, self._raised),
+            (signals.item_error, self._raised),
+        ):
+            crawler.signals.connect(call, signal=signal)
         self._stats.watch(self._crawl.shared)
-        self._trips.start()
-
-    def _put_back(self, batches: Iterable[list[bytes]]) -> None:
-        """Queue entries of an earlier queue, whatever the filter has."""
-        for entries in batches:
-            self._trips.exchange(pushes=[self._push_again(entry) for entry in entries])
-
-    def _push_again(self, entry: bytes) -> Push:
-        try:
-            request = self._codec.decode(entry)
-            mode: Mode = "a" if request.dont_filter else "r"
-            return self._push_of(request, self._fingerprints.of(request), mode)
-        # It may be of other code.
-        except Exception as error:  # noqa: BLE001
-            return self._failed_push(entry, _why(error))
-
-    # What Scrapy asks of a scheduler.
+        self._exchange.start()
 
     def enqueue_request(self, request: Request) -> bool:
         """Take a request, to be tested, added and queued in the next round trip.
@@ -159,14 +152,12 @@ class Scheduler(BaseScheduler):
             False if it is known to be a duplicate. One that the server says to be a duplicate is
             logged and counted when the answer comes, and `request_dropped` is sent then.
         """
-        fingerprint = self._fingerprints.of(request)
-        mode = self._mode_of(request)
-        self._stats.count("checked")
-        if mode == "n" and fingerprint in self._known:
+        self._count("bloomlock/checked")
+        if self._make.is_known(request):
             self.log_duplicate(request)
             return False
         self._is_active()
-        self._trips.send(self._push_of(request, fingerprint, mode))
+        self._exchange.send(self._make.of(request))
         return True
 
     def next_request(self) -> Request | None:
@@ -177,7 +168,7 @@ class Scheduler(BaseScheduler):
         elif self._ready:
             page, request = self._ready.popleft()
         else:
-            self._trips.want()
+            self._exchange.want()
             return None
         self._pages.add(page, request)
         self._count("scheduler/dequeued")
@@ -194,8 +185,8 @@ class Scheduler(BaseScheduler):
 
     def __len__(self) -> int:
         """Return how many requests wait, as far as is known; sends nothing."""
-        here = len(self._trips) + len(self._ready) + len(self._local)
-        return self._trips.answer.waiting + here
+        here = len(self._exchange) + len(self._ready) + len(self._local)
+        return self._exchange.answer.waiting + here
 
     def close(self, reason: str) -> Deferred[None]:
         """Send what waits, put back what was not begun, and leave the crawl.
@@ -210,50 +201,42 @@ class Scheduler(BaseScheduler):
     # What the middlewares and spiders say.
 
     async def check_many(self, requests: list[Request], page: Request) -> list[bool]:
-        """Note what a callback made; return for each request whether the engine gets it.
-
-        Args:
-            requests: What the callback yields.
-            page: The request whose callback it is.
-        """
+        """Note what the callback of a page made; return for each whether the engine gets it."""
         self._pages.note_made(requests, page)
-        return [
-            self._mode_of(request) != "n" or self._fingerprints.of(request) not in self._known
-            for request in requests
-        ]
+        are_kept = [not self._make.is_known(request) for request in requests]
+        if self._delivered is not None:
+            for at, is_there in enumerate(await self._delivered.are_there(requests)):
+                if is_there and self._make.mode_of(requests[at]) == "n":
+                    are_kept[at] = False
+                    self._count("bloomlock/delivered_before")
+        return are_kept
+
+    def gave_item(self, page: Request) -> None:
+        """Note that a page gave an item, or that its callback kept what it found by itself."""
+        if self._delivered is not None:
+            self._delivered.gave_item(page)
 
     def log_duplicate(self, request: Request) -> None:
         """Count and log a duplicate, as Scrapy's own filter does."""
         self._log.log(request, self._spider)
 
     def failed(self, request: Request, why: str) -> None:
-        """Keep a request that failed; it is not done.
-
-        Args:
-            request: The request, as `next_request` returned it.
-            why: The error.
-        """
+        """Keep a request that failed, as `next_request` returned it; it is not done."""
         self._pages.fail(request, why)
 
-    def failed_entry(self, data: bytes, why: str) -> None:
+    def failed_entry(self, data: bytes, error: Exception) -> None:
         """Keep among the failed what cannot become a request."""
-        self._trips.send(self._failed_push(data, why))
-
-    def _failed_push(self, data: bytes, why: str) -> Push:
-        self._count("bloomlock/failed")
-        return Push(None, b"-", "f", why, data)
-
-    def on_done(self, call: Callable[[Request], None]) -> None:
-        """Call with each request that is done and did not fail."""
-        self._pages.when_done.append(call)
+        self._exchange.send(self._make.failed(data, error))
 
     def when_sent(self, call: Callable[[], None]) -> None:
         """Call when everything enqueued before is in the queue of the server."""
-        self._trips.send(call)
+        self._exchange.send(call)
 
     def stay_open(self) -> None:
         """Say that the spider waits for more by itself: the crawl does not end before it does."""
-        self._trips.stays = True
+        self._exchange.stays = True
+
+    # What the signals say.
 
     def _raised(self, failure: Failure, response: Any) -> None:
         """Note an error of a callback, or of a pipeline; start items have no response."""
@@ -265,104 +248,61 @@ class Scheduler(BaseScheduler):
         """Keep the spider open until the crawl has ended: others may have requests for it."""
         if self._is_lost:
             raise DontCloseSpider  # the engine closes it with our reason
-        trips = self._trips
-        if not trips.is_idle:
+        exchange = self._exchange
+        if not exchange.is_idle:
             # Tell the others at once.
-            trips.is_idle = True
-            trips.look()
-        if trips.answer.state == "running":
+            exchange.is_idle = True
+            exchange.look()
+        if exchange.answer.state == "running":
             raise DontCloseSpider
-        if self._has_ended and not trips.stays:
+        if self._has_ended and not exchange.stays:
             # Another handler keeps it open.
-            trips.stays = True
-            trips.look()
+            exchange.stays = True
+            exchange.look()
         self._has_ended = True
-
-    # Requests on their way in and out.
-
-    def _mode_of(self, request: Request) -> Mode:
-        """Return whether a request is filtered and recorded."""
-        if request.dont_filter:
-            return "s" if is_start_request(request) else "a"
-        if request.meta.get("bloomlock_filter") is False:
-            return "r"
-        is_redirect = "redirect_urls" in request.meta and not self._pages.maker_of(request)
-        return "r" if is_redirect and self._fingerprints.leads_back(request) else "n"
-
-    def _push_of(self, request: Request, fingerprint: bytes, mode: Mode) -> Push:
-        downloader = self._crawler.engine.downloader
-        host = downloader.get_slot_key(request)
-        try:
-            return Push(request, fingerprint, mode, host, self._codec.encode(request))
-        except UnserializableError as error:
-            self._stays_here(request, error)
-            if (page := self._pages.maker_of(request)) is not None:
-                page.children += 1
-            if mode == "n":
-                self._known.add(fingerprint)
-            return Push(request, fingerprint, "l" if mode == "n" else "a", host)
-
-    def _stays_here(self, request: Request, error: Exception) -> None:
-        self._count("scheduler/unserializable")
-        callback = getattr(request.callback, "__qualname__", repr(request.callback))
-        if callback not in self._logged:
-            self._logged.add(callback)
-            what_then = (
-                "the page that made it stays open until it is done"
-                if self._pages.maker_of(request)
-                else "no page made it, so it is lost if this process is killed"
-            )
-            logger.warning(
-                "%s cannot be serialized (%s) and stays in this process; %s. It is logged once for "
-                "the callback %s.",
-                request,
-                error,
-                what_then,
-                callback,
-            )
-
-    def _pickled(self, kind: str) -> None:
-        self._count("bloomlock/pickled")
-        if f"pickled {kind}" not in self._logged:
-            self._logged.add(f"pickled {kind}")
-            logger.info("Requests with a %s are pickled: JSON has no such type.", kind)
-
-    def _collect_done(self) -> None:
-        self._pages.collect(self._engine.in_progress)
-
-    def _end(self, page: OpenPage) -> None:
-        if page.error is not None:
-            self._count("bloomlock/failed")
-        self._trips.send(page)
 
     def _is_active(self) -> None:
         self._active_at = time.monotonic()
-        self._trips.is_idle = self._has_ended = False
+        self._exchange.is_idle = self._has_ended = False
 
-    # What the trips ask, and bring.
+    def _collect_done(self) -> None:
+        self._pages.collect(engine.in_progress(self._crawler))
+
+    def _end(self, page: OpenPage) -> None:
+        """Tell the server of a page that is done or failed."""
+        if page.error is None and page.request is not None and self._delivered is not None:
+            self._delivered.done(page.request)
+        if page.id:
+            if page.error is not None:
+                self._count("bloomlock/failed")
+            self._exchange.send(page)
+        elif page.fingerprint and page.error is None:
+            self._exchange.send(Push(None, page.fingerprint, "d", page.host))
+
+    # What the exchange asks, and brings.
 
     def room(self) -> tuple[int, dict[str, int]]:
-        """Return how many requests the engine can begin, and how many more each busy host.
+        """Return how many requests the engine can begin, and how many each host has here.
 
         One that it cannot begin has no better order than in the queue.
         """
-        engine = self._crawler.engine
-        if self._is_closing or engine is None or engine.paused or engine.needs_backout():
+        running = self._crawler.engine
+        if self._is_closing or running is None or running.paused or running.needs_backout():
             return 0, {}
-        downloader = engine.downloader
-        total = downloader.total_concurrency or MOST_AT_ONCE
+        downloader = running.downloader
         busy = Counter(map(downloader.get_slot_key, downloader.active))
         busy.update(page.host for page, _ in self._ready)
-        free = {host: max(self._pace.limit_of(host) - count, 0) for host, count in busy.items()}
-        return max(total - len(downloader.active) - len(self._ready), 0), free
+        return max((downloader.total_concurrency or MOST_AT_ONCE) - busy.total(), 0), busy
 
     def is_at_rest(self) -> bool:
+        """Return whether nothing is at hand, and nothing was for long enough."""
         # scrapy-redis keeps a spider open for so long.
         least = self._crawler.settings.getfloat("SCHEDULER_IDLE_BEFORE_CLOSE")
         is_long = time.monotonic() - self._active_at >= least
         return is_long and not (self._ready or self._local or self._pages)
 
     def not_answered(self, error: Exception, *, is_first: bool) -> None:
+        """Note that a step was not answered; it is sent again."""
         self._count("bloomlock/errors")
         if is_first:
             self._count("bloomlock/outages")
@@ -376,20 +316,15 @@ class Scheduler(BaseScheduler):
         elif self._settings.on_outage == "close":
             self._end_crawl("bloomlock_outage")
 
-    def _end_crawl(self, reason: str) -> None:
-        engine = self._crawler.engine
-        if "closing" not in self._logged and engine is not None:
-            self._logged.add("closing")
-            deferred_from_coro(engine.close_spider_async(reason=reason))
-
-    def take(self, step: Step, answer: Answer) -> None:
+    def take(self, pushes: Sequence[Push], answer: Answer) -> None:
+        """Take the answer to a step."""
         self._count("bloomlock/trips")
         if answer.state == "gone":
             self._lose()
             return
         if answer.was_unknown:
             self._let_go()
-        for push, is_wanted in zip(step.pushes, answer.pushed, strict=True):
+        for push, is_wanted in zip(pushes, answer.pushed, strict=True):
             self._pushed(push, is_wanted=is_wanted)
         for taken in answer.got:
             self._receive(taken)
@@ -402,51 +337,50 @@ class Scheduler(BaseScheduler):
                 "them, or did not renew its lease.",
                 answer.recovered,
             )
-        is_at_end = not (answer.waiting or self._trips.is_idle)
-        if answer.got or step.pushes or is_at_end or answer.state != "running":
-            self._engine.wake()
+        is_at_end = not (answer.waiting or self._exchange.is_idle)
+        if answer.got or pushes or is_at_end or answer.state != "running":
+            engine.wake(self._crawler)
 
     def _pushed(self, push: Push, *, is_wanted: bool) -> None:
         """Say to Scrapy what became of a push."""
         request = push.request
-        if request is None or push.mode in "df":
+        if request is None:
             return
         if push.mode in "nrl":
-            self._known.add(push.fingerprint)
+            self._make.known.add(push.fingerprint)
+        maker = None if push.entry else self._pages.maker_of(request)
         if not is_wanted:
             self.log_duplicate(request)
             self._crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=self._spider
             )
-            if not push.entry and (maker := self._pages.maker_of(request)) is not None:
+            if maker is not None:
                 self._pages.child_ended(maker)
             return
         self._count("scheduler/enqueued")
         self._count(f"scheduler/enqueued/{'redis' if push.entry else 'memory'}")
         if not push.entry:
-            maker = self._pages.maker_of(request)
             fingerprint = push.fingerprint if push.mode == "l" else b""
             page = OpenPage(request, push.host, parent=maker, fingerprint=fingerprint)
             self._local.append((page, request))
 
     def _receive(self, taken: Taken) -> None:
+        page = OpenPage(None, taken.host, taken.id)
         try:
-            request = self._codec.decode(taken.entry)
+            page.request = self._make.codec.decode(taken.entry)
+            self._ready.append((page, page.request))
         # What stands in the queue may be of another spider, or of other code.
         except Exception as error:
-            page = OpenPage(None, taken.host, taken.id)
             page.error, page.is_over = _why(error), True
             logger.exception("A request in the queue of %r cannot be read.", self._settings.name)
             self._pages.settle(page)
-        else:
-            self._ready.append((OpenPage(request, taken.host, taken.id), request))
 
     def _lose(self) -> None:
         """End: the server has another crawl than this one, or none."""
         if self._is_closing or self._has_ended:
             return
         self._is_lost = True
-        self._trips.stop()
+        self._exchange.stop()
         logger.error(
             "The crawl %r, or its filter, is gone from the server; this process stops, as it does "
             "not know any more what was fetched.",
@@ -462,16 +396,25 @@ class Scheduler(BaseScheduler):
         self._ready.clear()
         self._pages.let_go()
 
+    def _end_crawl(self, reason: str) -> None:
+        running = self._crawler.engine
+        if running is not None and not self._is_ending:
+            self._is_ending = True
+            deferred_from_coro(running.close_spider_async(reason=reason))
+
     async def _finish(self, reason: str) -> None:
         """Do the last things that need the server. Never raises."""
-        if not hasattr(self, "_trips"):
+        if not hasattr(self, "_exchange"):
             return  # `open` has failed, and said why
-        self._trips.stop()
+        name = self._settings.name
+        self._exchange.stop()
         if not self._is_lost:
-            await self._trips.finish(self._collect_done)
+            await self._exchange.finish(self._collect_done)
+            await self._stats.look(self._crawl.shared)
+        if self._delivered is not None:
+            await self._delivered.close()
         try:
-            if not self._is_lost:
-                await self._stats.look(self._crawl.shared)
+            await run_in_thread(partial(warn_of_scrapy_redis, self._client, self._other_queue))
             leave = partial(self._crawl.close, finished=reason == "finished")
             is_over, waiting, failed = await run_in_thread(leave)
         # An error here would hide how the crawl ended.
@@ -479,12 +422,11 @@ class Scheduler(BaseScheduler):
             logger.warning(
                 "The crawl %r was not left in order, so what this process has not done waits for "
                 "%g s: %s",
-                self._settings.name,
+                name,
                 self._settings.lease,
                 _why(error),
             )
         else:
-            name = self._settings.name
             if failed:
                 logger.warning(
                     "%d requests of the crawl %r failed and are kept: `bloomlock failed %s` has "
@@ -496,10 +438,6 @@ class Scheduler(BaseScheduler):
             if waiting and not is_over:
                 logger.info("%d requests of the crawl %r wait for the next start.", waiting, name)
         self._client.close()
-
-    def _count(self, name: str, by: int = 1) -> None:
-        if self._crawler.stats is not None:
-            self._crawler.stats.inc_value(name, by)
 
 
 def _why(error: BaseException | None) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from scrapy.squeues import FifoMemoryQueue
+from scrapy.utils.misc import load_object
 
 from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping
 
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
@@ -29,7 +31,6 @@ _NAMES = (
     "PERSIST",
     "RESUME",
     "RETRIES",
-    "ORDER",
     "PACE",
     "ON_OUTAGE",
     "LEASE",
@@ -48,6 +49,7 @@ class CrawlSettings:
     Attributes:
         name: BLOOMLOCK_NAME, filled with attributes of the spider.
         is_named: Whether the project has set it.
+        fifo: Whether SCHEDULER_MEMORY_QUEUE is one of Scrapy's first-in-first-out queues.
         options: BLOOMLOCK_FILTER without `timeout`.
     """
 
@@ -59,7 +61,7 @@ class CrawlSettings:
     persist: bool
     resume: bool
     retries: int
-    order: str
+    fifo: bool
     pace: str
     on_outage: str
     lease: float
@@ -67,25 +69,15 @@ class CrawlSettings:
     options: Mapping[str, Any]
     timeout: float
 
-    def open(
-        self, client: Any, *, name: str | None = None, window: bool = False, **options: Any
-    ) -> BloomFilter:
-        """Create a filter or attach to it; errors are those of BloomFilter.
-
-        Args:
-            client: The client.
-            name: Its name; None: that of the crawl.
-            window: Whether it is the one that BLOOMLOCK_WINDOW is about.
-            options: Further parameters of BloomFilter.
-        """
-        return BloomFilter(
-            name or self.name,
-            self.capacity,
-            self.error_rate,
-            client=client,
-            window=self.window if window else None,
-            **{**self.options, **options},
-        )
+    def open(self, client: Any, **options: Any) -> BloomFilter:
+        """Create a filter or attach to it; the options and errors are those of BloomFilter."""
+        parameters = {
+            "name": self.name,
+            "capacity": self.capacity,
+            "error_rate": self.error_rate,
+            "client": client,
+        }
+        return BloomFilter(**{**parameters, **self.options, **options})
 
     @classmethod
     def read(cls, crawler: Crawler) -> CrawlSettings:
@@ -95,10 +87,8 @@ class CrawlSettings:
             ConfigurationError: A value is not allowed; the sentence names it.
         """
         settings = crawler.settings
-        name = settings.get("BLOOMLOCK_NAME")
-        window = settings.get("BLOOMLOCK_WINDOW")
+        name, window = settings.get("BLOOMLOCK_NAME"), settings.get("BLOOMLOCK_WINDOW")
         options = _options(settings)
-        timeout = options.pop("timeout", 1.0)
         return cls(
             name=_filled("%(name)s" if name is None else name, crawler.spider or crawler.spidercls),
             is_named=name is not None,
@@ -110,13 +100,13 @@ class CrawlSettings:
             # What scrapy-redis calls it.
             and not _flag(settings, "SCHEDULER_FLUSH_ON_START", default=False),
             retries=int(_number(settings, "BLOOMLOCK_RETRIES", 0, whole=True, or_zero=True)),
-            order=_choice(settings, "BLOOMLOCK_ORDER", ("lifo", "fifo")),
-            pace=_choice(settings, "BLOOMLOCK_PACE", ("shared", "process")),
-            on_outage=_choice(settings, "BLOOMLOCK_ON_OUTAGE", ("wait", "close")),
+            fifo=issubclass(load_object(settings["SCHEDULER_MEMORY_QUEUE"]), FifoMemoryQueue),
+            pace=_choice(settings, "BLOOMLOCK_PACE", "shared", "process"),
+            on_outage=_choice(settings, "BLOOMLOCK_ON_OUTAGE", "wait", "close"),
             lease=_number(settings, "BLOOMLOCK_LEASE", 60.0),
             pickle=_flag(settings, "BLOOMLOCK_PICKLE", default=True),
+            timeout=options.pop("timeout", 1.0),
             options=options,
-            timeout=timeout,
         )
 
 
@@ -141,7 +131,7 @@ def only_looks(crawler: Crawler) -> bool:
     return made_by.startswith("scrapy.commands.") or not crawler.crawling
 
 
-class _Attributes(Mapping[str, Any]):
+class Attributes:
     """The attributes of a spider, as FEEDS has them in its names of files."""
 
     def __init__(self, spider: object) -> None:
@@ -153,28 +143,22 @@ class _Attributes(Mapping[str, Any]):
         except AttributeError:
             raise KeyError(name) from None
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(dir(self._spider))
-
-    def __len__(self) -> int:
-        return len(dir(self._spider))
-
 
 def _filled(template: object, spider: object) -> str:
     """Fill attributes of the spider into the template."""
     allowed = 'a text in which %(NAME)s stands for an attribute of the spider, "%(name)s" its name'
+    refused = f"BLOOMLOCK_NAME is {template!r}"
     if not isinstance(template, str) or not template.strip():
-        raise ConfigurationError(f"BLOOMLOCK_NAME is {template!r}; allowed is {allowed}.")
+        raise ConfigurationError(f"{refused}; allowed is {allowed}.")
     try:
-        return template % _Attributes(spider)
+        return template % Attributes(spider)
     except KeyError as error:
         raise ConfigurationError(
-            f"BLOOMLOCK_NAME is {template!r}, and the spider has no attribute {error}; allowed is "
-            f"{allowed}."
+            f"{refused}, and the spider has no attribute {error}; allowed is {allowed}."
         ) from error
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"BLOOMLOCK_NAME is {template!r}; allowed is {allowed} (and %% for a percent sign)."
+            f"{refused}; allowed is {allowed} (and %% for a percent sign)."
         ) from error
 
 
@@ -208,19 +192,17 @@ def _number(
     kind = "a whole number" if whole else "a number"
     bound = "" if below == float("inf") else f" and below {below:g}"
     least = "0 or more" if or_zero else "above 0"
-    sentence = f"{key} is {value!r}; allowed is {kind} {least}{bound}."
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ConfigurationError(sentence)
     try:
-        number = float(value)
-    except ValueError as error:
-        raise ConfigurationError(sentence) from error
-    if not (0 < number < below or (or_zero and number == 0)) or (whole and not number.is_integer()):
-        raise ConfigurationError(sentence)
+        number = float(value) if isinstance(value, int | float | str) else -1.0
+    except ValueError:
+        number = -1.0
+    is_in_range = 0 < number < below or (or_zero and number == 0)
+    if isinstance(value, bool) or not is_in_range or (whole and not number.is_integer()):
+        raise ConfigurationError(f"{key} is {value!r}; allowed is {kind} {least}{bound}.")
     return number
 
 
-def _choice(settings: BaseSettings, key: str, allowed: Sequence[str]) -> str:
+def _choice(settings: BaseSettings, key: str, *allowed: str) -> str:
     """Read one of some words; the first is the default."""
     value = settings.get(key, allowed[0])
     if value not in allowed:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from scrapy import Request, Spider
 from scrapy.exceptions import DontCloseSpider
@@ -35,14 +35,7 @@ Kind = Literal["list", "set", "zset"]
 
 
 class StartMessages:
-    """The messages at a key, each taken under a lease.
-
-    Args:
-        client: A client of the server.
-        key: Where they are.
-        kind: What the key holds.
-        lease: Seconds after which a message that is not done is there again.
-    """
+    """The messages at a key, each taken under a lease of so many seconds."""
 
     def __init__(self, client: Any, key: str, kind: Kind, lease: float) -> None:
         # The tag brings all keys into the slot of the first.
@@ -53,14 +46,7 @@ class StartMessages:
         self._script = client.register_script(source.read_text("utf-8"))
 
     def take(self, count: int, done: Sequence[bytes] = ()) -> list[tuple[bytes, bytes]]:
-        """Remove messages that are done, and take others.
-
-        Args:
-            count: How many at most.
-            done: Ids of messages that were taken.
-
-        Returns:
-            Id and message of each.
+        """Remove messages of which the ids are `done`, and take others: ids and messages.
 
         Raises:
             redis.exceptions.RedisError: The server could not be asked; what was taken then is there
@@ -86,14 +72,19 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
     _is_reading = False
     _empty_since: float | None = None
 
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        """Make the spider and connect it."""
+        made: Self = super().from_crawler(crawler, *args, **kwargs)
+        made.setup_redis(crawler)
+        return made
+
     async def start(self) -> AsyncIterator[Any]:
         """Read the first messages; yields nothing, as their requests go to the engine."""
         settings = self.crawler.settings
-        kind: Kind = "list"
-        if settings.getbool("REDIS_START_URLS_AS_SET"):
-            kind = "set"
-        elif settings.getbool("REDIS_START_URLS_AS_ZSET"):
-            kind = "zset"
+        is_zset = settings.getbool("REDIS_START_URLS_AS_ZSET")
+        is_set = settings.getbool("REDIS_START_URLS_AS_SET")
+        kind: Kind = "set" if is_set else "zset" if is_zset else "list"
         lease = CrawlSettings.read(self.crawler).lease
         self._messages = StartMessages(self.server, self.redis_key, kind, lease)
         # Before Scrapy 2.19 the engine does not tell its scheduler.
@@ -104,8 +95,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             self._queue = cast("Scheduler", found)
             self._queue.stay_open()
         await self._read()
-        nothing: tuple[Request, ...] = ()
-        for request in nothing:
+        for request in cast("tuple[Request, ...]", ()):
             yield request
 
     def spider_idle(self) -> None:
@@ -144,21 +134,19 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
         except Exception as error:
             logger.exception("No request can be made of a message at %r.", self.redis_key)
             if self._queue is not None:
-                self._queue.failed_entry(message, f"{type(error).__name__}: {error}")
+                self._queue.failed_entry(message, error)
             requests = []
         for request in requests:
             if isinstance(request, Request):
                 self.crawler.engine.crawl(request)
-        remove = partial(self._remove, identity)
         if self._queue is not None:
-            self._queue.when_sent(remove)
+            self._queue.when_sent(partial(self._remove, identity))
         else:
-            remove()
+            self._remove(identity)
 
     def _remove(self, identity: bytes) -> None:
-        remove = partial(self._messages.take, 0, [identity])
-        removing = deferred_from_coro(run_in_thread(remove))
-        removing.addErrback(
+        removing = run_in_thread(partial(self._messages.take, 0, [identity]))
+        deferred_from_coro(removing).addErrback(
             lambda failure: logger.warning(
                 "A message at %r comes again: %s", self.redis_key, failure.value
             )
@@ -168,20 +156,6 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
 class RedisSpider(RedisMixin, Spider):
     """A spider that reads its start URLs from Redis."""
 
-    @classmethod
-    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> RedisSpider:
-        """Make the spider and connect it."""
-        made = super().from_crawler(crawler, *args, **kwargs)
-        made.setup_redis(crawler)
-        return made
-
 
 class RedisCrawlSpider(RedisMixin, CrawlSpider):
     """A CrawlSpider that reads its start URLs from Redis."""
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> RedisCrawlSpider:
-        """Make the spider and connect it."""
-        made = super().from_crawler(crawler, *args, **kwargs)
-        made.setup_redis(crawler)
-        return made

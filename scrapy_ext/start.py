@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.request import url2pathname
 
 from bloomlock.errors import ConfigurationError
-from scrapy_ext.crawl_state import Pace
+from scrapy_ext.settings import Attributes
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -26,39 +26,40 @@ MOST_WITH_DELAY = 2
 
 def attributes_of(spider: Spider) -> dict[str, str]:
     """Return what the spider was called with, as far as can be known: its own texts."""
-    return {
-        key: value
-        for key, value in vars(spider).items()
-        if isinstance(value, str) and key != "name"
-    }
+    own = vars(spider).items()
+    return {key: value for key, value in own if isinstance(value, str) and key != "name"}
 
 
-def pace_of(crawler: Crawler, settings: CrawlSettings) -> Pace:
+def pace_of(crawler: Crawler, settings: CrawlSettings) -> dict[str, Any]:
+    """Return how many requests of a host a process has at once, and the ms between two of a host.
+
+    As "limit" and "delay_ms"; "slots" has the two of hosts that are named in DOWNLOAD_SLOTS.
+    """
     delay = crawler.settings.getfloat("DOWNLOAD_DELAY")
     delay = float(getattr(crawler.spider, "download_delay", None) or delay)
     most = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
+
+    def slot(most: int, delay: float) -> tuple[int, int]:
+        delay_ms = int(delay * 1000) if settings.pace == "shared" else 0
+        return min(most, MOST_WITH_DELAY) if delay else most, delay_ms
+
+    limit, delay_ms = slot(most, delay)
     slots = {
-        host: _slot(slot.get("concurrency", most), slot.get("delay", delay), settings)
-        for host, slot in crawler.settings.getdict("DOWNLOAD_SLOTS").items()
+        host: slot(one.get("concurrency", most), one.get("delay", delay))
+        for host, one in crawler.settings.getdict("DOWNLOAD_SLOTS").items()
     }
-    return Pace(*_slot(most, delay, settings), slots)
-
-
-def _slot(most: int, delay: float, settings: CrawlSettings) -> tuple[int, float]:
-    if delay:
-        most = min(most, MOST_WITH_DELAY)
-    return most, delay if settings.pace == "shared" else 0.0
+    return {"limit": limit, "delay_ms": delay_ms, "slots": slots}
 
 
 def overwritten_file(crawler: Crawler) -> str:
     """Return an existing file that a feed of this crawl would overwrite; empty if there is none."""
     for uri, options in crawler.settings.getdict("FEEDS").items():
-        text = str(uri)
+        path = str(uri)
         # With its time a file is a new one.
-        if not options.get("overwrite") or "%(time)" in text or "%(batch" in text:
+        if not options.get("overwrite") or "%(time)" in path or "%(batch" in path:
             continue
-        parameters = {key: getattr(crawler.spider, key) for key in dir(crawler.spider)}
-        path = text % parameters if "%(" in text else text
+        if "%(" in path:
+            path %= Attributes(crawler.spider)
         if path.startswith("file://"):
             path = url2pathname(path.removeprefix("file://"))
         if "://" not in path and Path(path).is_file() and Path(path).stat().st_size:
@@ -84,9 +85,8 @@ def check_jobdir(crawler: Crawler) -> None:
     )
 
 
-def log_begin(crawler: Crawler, settings: CrawlSettings, begun: Begun) -> None:
+def log_begin(crawler: Crawler, name: str, begun: Begun, delay_ms: int) -> None:
     """Say how this process came to its crawl, and what is not as in Scrapy alone."""
-    name = settings.name
     if begun.what == "begun":
         logger.info("The crawl %r begins.", name)
     elif begun.what == "joined":
@@ -101,21 +101,20 @@ def log_begin(crawler: Crawler, settings: CrawlSettings, begun: Begun) -> None:
             begun.waiting,
             begun.failed,
         )
-    scrapy_settings = crawler.settings
-    if scrapy_settings.getdict("FEEDS"):
+    settings = crawler.settings
+    if settings.getdict("FEEDS"):
         logger.warning(
             "A page is done when its items have left the pipelines; FEEDS write them later, so a "
             "process that is killed loses what its feeds have not written. A pipeline that "
             "commits, or FEED_EXPORT_BATCH_ITEM_COUNT, loses less."
         )
-    pace = pace_of(crawler, settings)
-    if pace.delay:
+    if delay_ms:
         logger.info(
             "%g s lie between two requests to a host, for all processes together "
             '(BLOOMLOCK_PACE = "process": for each).',
-            pace.delay,
+            delay_ms / 1000,
         )
-    if scrapy_settings.getbool("SCHEDULER_PERSIST"):
+    if settings.getbool("SCHEDULER_PERSIST"):
         logger.info(
             "SCHEDULER_PERSIST is not needed any more: a crawl that is stopped goes on. For "
             "incremental crawls there is BLOOMLOCK_PERSIST."
@@ -124,5 +123,5 @@ def log_begin(crawler: Crawler, settings: CrawlSettings, begun: Begun) -> None:
         ("SCHEDULER_IDLE_BEFORE_CLOSE", "a process ends so many seconds after its last request"),
         ("SCHEDULER_FLUSH_ON_START", "it is BLOOMLOCK_RESUME = False"),
     ):
-        if scrapy_settings.get(setting):
+        if settings.get(setting):
             logger.info("%s of scrapy-redis is read: %s.", setting, meaning)

@@ -24,40 +24,36 @@ whole filter for it."""
 
 
 class FilterStats:
-    """Counts under `bloomlock/`, and warns once when the rate of the filter is above the asked one.
-
-    Args:
-        crawler: Whose stats they are.
-    """
+    """Counts, and warns once when the rate of the filter is above the asked one."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._has_warned = False
-        self._is_watching = False
+        self._has_warned = self._is_watching = False
         self._timer: CallLaterResult | None = None
         self._pause_s = FIRST_LOOK_S
 
-    def count(self, what: str, by: float = 1) -> None:
+    def count(self, name: str, by: float = 1) -> None:
         if self._crawler.stats is not None:
-            self._crawler.stats.inc_value(f"bloomlock/{what}", by)  # type: ignore[arg-type]
+            self._crawler.stats.inc_value(name, by)  # type: ignore[arg-type]
 
     def watch(self, shared: BloomFilter) -> None:
         """Look at the filter now and then, until `stop`."""
+
+        async def look() -> None:
+            self._timer = None
+            await self.look(shared)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            if self._is_watching:
+                self.watch(shared)
+
         self._is_watching = True
-        self._timer = call_later(self._pause_s, lambda: deferred_from_coro(self._watch(shared)))
+        self._timer = call_later(self._pause_s, lambda: deferred_from_coro(look()))
 
     def stop(self) -> None:
         self._is_watching = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    async def _watch(self, shared: BloomFilter) -> None:
-        self._timer = None
-        await self.look(shared)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        if self._is_watching:
-            self.watch(shared)
 
     async def look(self, shared: BloomFilter) -> None:
         """Note the state of the filter, if the server says it. Never raises.

@@ -60,7 +60,6 @@ IN_ORDER = {
     "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue",
     "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue",
     "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue",
-    "BLOOMLOCK_ORDER": "fifo",
 }
 """Settings of a crawl that takes the pages in the order of their numbers."""
 LINKS_MS = (0.0, 0.5, 1.0)

@@ -118,9 +118,9 @@ def crawl_command(context: click.Context, /, *, as_json: bool, watch: bool, **op
 def _run(options: dict[str, Any], *, watch: bool) -> Report:
     # PLC0415: these import Scrapy, which takes its time.
     from scrapy_ext.crawl.job import JobOptions, run  # noqa: PLC0415
-    from scrapy_ext.crawl.watch import served  # noqa: PLC0415
+    from scrapy_ext.crawl.watch import watched  # noqa: PLC0415
 
-    with served() if watch else nullcontext() as page, _shown(Console(stderr=True)) as shown:
+    with watched() if watch else nullcontext() as page, _shown(Console(stderr=True)) as shown:
         show, on_render = shown
         if page is not None:
             click.echo(f"live figures: {page.url}", err=True)

@@ -22,11 +22,13 @@ from redis.retry import Retry
 
 from bloomlock import plan
 from bloomlock.server import explained, find_address
-from scrapy_ext.crawl.site import Target, open_target
+from scrapy_ext.crawl.site import open_target
 from scrapy_ext.crawl_state import CrawlRecord, Figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from scrapy_ext.crawl.site import Target
 
 LOOK_S = 0.2
 FILL_S = 2.0
@@ -39,37 +41,31 @@ MOST_KEYS = 10_000
 class JobOptions:
     """The options of the command; None: what suits the site."""
 
-    source: str | None = None
-    workers: int = 4
-    name: str | None = None
-    restart: bool = False
-    capacity: int | None = None
-    error_rate: float = 1e-6
-    url: str | None = field(default=None, repr=False)  # it may hold a password
-    max_pages: int | None = None
-    robots: bool | None = None
-    concurrency: int = 8
-    delay: float = 0.0
+    source: str | None
+    workers: int
+    name: str | None
+    restart: bool
+    capacity: int | None
+    error_rate: float
+    url: str | None = field(repr=False)  # it may hold a password
+    max_pages: int | None
+    robots: bool | None
+    concurrency: int
+    delay: float
 
 
 @dataclass(slots=True)
 class Worker:
-    """A worker process and what it has told.
-
-    Attributes:
-        is_open: Whether it has joined the crawl.
-        last: URL of the last one.
-        reason: Why its spider closed.
-    """
+    """A worker process and what it has told; `last` is its last URL, `reason` why it closed."""
 
     process: subprocess.Popen[bytes]
     log: Path
-    is_open: bool = False
     pages: int = 0
     links: int = 0
     duplicates: int = 0
     last: str = ""
     reason: str = ""
+    reader: threading.Thread | None = None
 
     @property
     def is_running(self) -> bool:
@@ -101,8 +97,6 @@ class Report:
             stopped early or went on with an earlier one.
         tolerated: How many of these the error rate explains.
         queued: Pages that wait, or are being fetched.
-        fill: Part of the filter's bits that are set; None: not known.
-        filter_bytes: Memory of the filter; None: not known.
         set_bytes: Memory of an exact set of the same fingerprints.
         failures: A sentence for each thing that went wrong.
         notes: A sentence for each thing that is no failure.
@@ -150,27 +144,43 @@ class Report:
         is_once = not self.twice or bool(self.notes)
         return is_once and len(self.missed or ()) <= self.tolerated and not self.failures
 
-    def add(self, worker: Worker, told: dict[str, Any]) -> None:
-        """Add a line that a worker wrote."""
-        with self._lock:
-            self._add(worker, told)
+    def read(self, worker: Worker) -> None:
+        """Add the lines that a worker writes; one that was killed may leave half a line."""
+        for line in worker.process.stdout or ():
+            if line.endswith(b"\n"):
+                with self._lock:
+                    self._add(worker, json.loads(line))
 
     def _add(self, worker: Worker, told: dict[str, Any]) -> None:
         worker.links, worker.duplicates = told["links"], told["duplicates"]
         self.filter_bytes = told["filter_bytes"] or self.filter_bytes
-        match told["kind"]:
-            case "page":
-                worker.pages, worker.last = worker.pages + 1, told["url"]
-                self.found.setdefault(told["key"], told["url"])
-                self.found.update(told["found"])
-                self.fetched[told["key"]] += 1
-            case "opened":
-                worker.is_open = True
-            case "closed":
-                worker.reason = told["reason"]
-            case kind:
-                self.found.setdefault(told["key"], told["url"])
-                (self.refused if kind == "refused" else self.failed)[told["url"]] = told["why"]
+        if told["kind"] == "closed":
+            worker.reason = told["reason"]
+            return
+        self.found.setdefault(told["key"], told["url"])
+        if told["kind"] == "page":
+            worker.pages, worker.last = worker.pages + 1, told["url"]
+            self.found.update(told["found"])
+            self.fetched[told["key"]] += 1
+        else:
+            (self.refused if told["kind"] == "refused" else self.failed)[told["url"]] = told["why"]
+
+    def add_up(self, target: Target, error_rate: float, *, is_whole: bool) -> None:
+        """Fill in what is known at the end."""
+        if self.is_done and is_whole:
+            gone = {*self.refused, *self.failed}
+            left = [url for key, url in self.found.items() if key not in self.fetched]
+            self.missed = sorted(url for url in left if url not in gone)
+            # The mean and four standard deviations of the false positives.
+            mean = len(self.found) * error_rate
+            self.tolerated = math.floor(mean + 4 * math.sqrt(mean))
+        why = {**self.refused, **self.failed}.get(target.start)
+        if why and not self.fetched:
+            self.failures.append(f"the start page {target.start} could not be fetched: {why}")
+        ended = [worker.failure for worker in self.workers if worker.failure]
+        # What one left that died, the others have done.
+        if not self.interrupted:
+            (self.notes if self.is_done else self.failures).extend(ended)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
@@ -200,120 +210,52 @@ def run(
     with client, open_target(options.source, on_render) as target:
         # It refuses what no filter can be made for.
         plan(options.capacity or target.capacity, options.error_rate)
-        return _Job(options, target, client, address.url, show).run()
-
-
-class _Job:
-    """One run."""
-
-    def __init__(
-        self,
-        options: JobOptions,
-        target: Target,
-        client: redis.Redis,
-        url: str,
-        show: Callable[[Report], None],
-    ) -> None:
-        self._options = options
-        self._target = target
-        self._client = client
-        self._show = show
-        self._name = options.name or f"crawl-{secrets.token_hex(6)}"
-        self._record = CrawlRecord(client, self._name)
-        self._report = Report(target.title)
-        self._settings = {
-            "START_URL": target.start,
-            "TOKEN": target.token,
-            "BLOOMLOCK_URL": url,
-            "BLOOMLOCK_NAME": self._name.replace("%", "%%"),
-            "BLOOMLOCK_CAPACITY": options.capacity or target.capacity,
-            "BLOOMLOCK_ERROR_RATE": options.error_rate,
-            "ROBOTSTXT_OBEY": target.is_remote if options.robots is None else options.robots,
-            "CONCURRENT_REQUESTS": options.concurrency,
-            "CONCURRENT_REQUESTS_PER_DOMAIN": options.concurrency,
-            "DOWNLOAD_DELAY": options.delay,
-            "AUTOTHROTTLE_ENABLED": target.is_remote,
-        }
-
-    def run(self) -> Report:
-        """Crawl, then add up."""
-        report = self._report
+        report = Report(target.title)
+        record = CrawlRecord(client, options.name or f"crawl-{secrets.token_hex(6)}")
+        limit = target.max_pages if options.max_pages is None else options.max_pages
         try:
-            before = self._record.figures().state
-            is_whole = self._options.restart or before in {"", "ended"}
+            # Until all workers have joined it this process holds the crawl, so that it does not
+            # end: one that is late would begin another.
+            is_whole = record.hold(anew=options.restart)
             with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
-                self._crawl(Path(folder))
-            self._add_up(is_whole=is_whole)
-            if self._options.name is None:
-                self._record.delete()
+                settings = _settings(options, target, record.name, address.url)
+                try:
+                    for number in range(options.workers):
+                        _start(report, Path(folder, f"{number}.log"), settings)
+                    _watch(report, record, limit, show)
+                except KeyboardInterrupt:
+                    report.interrupted = True
+                finally:
+                    _stop(report)
+                record.let_go()
+                report.add_up(target, options.error_rate, is_whole=is_whole)
+            state = record.figures()
+            report.queued = 0 if report.is_done else state.waiting + state.taken
+            report.set_bytes = _exact_bytes(client, list(report.found))
+            if options.name is None:
+                record.delete()
         except redis.exceptions.RedisError as error:
             report.failures.append(f"the server failed: {error}")
-        return report
-
-    def _crawl(self, folder: Path) -> None:
-        """Run the workers to the end."""
-        report = self._report
-        readers: list[threading.Thread] = []
-        started = time.monotonic()
-        try:
-            for number in range(self._options.workers):
-                # With --restart the first one begins the crawl anew, and the others join it.
-                self._settings["BLOOMLOCK_RESUME"] = not self._options.restart or number > 0
-                worker = _start(folder / f"{number}.log", self._settings)
-                report.workers.append(worker)
-                readers.append(threading.Thread(target=_read, args=(report, worker), daemon=True))
-                readers[-1].start()
-                if self._options.restart and number == 0:
-                    _await_open([worker])
-            threading.Thread(target=_release, args=(report.workers,), daemon=True).start()
-            self._watch(started)
-        except KeyboardInterrupt:
-            report.interrupted = True
-        finally:
-            _stop(report)
-            for reader in readers:
-                reader.join(timeout=LAST_PAGES_S)
-            report.seconds = time.monotonic() - started
-            ended = [worker.failure for worker in report.workers if worker.failure]
-            # What one left that died, the others have done.
-            if not report.interrupted:
-                (report.notes if report.is_done else report.failures).extend(ended)
-
-    def _watch(self, started: float) -> None:
-        """Show how far the crawl is until no worker runs, or there are pages enough."""
-        report, limit = self._report, self._options.max_pages
-        limit = self._target.max_pages if limit is None else limit
-        filled_at = started
-        while any(worker.is_running for worker in report.workers):
-            report.seconds = time.monotonic() - started
-            report.state = self._record.figures()
-            if time.monotonic() - filled_at > FILL_S:
-                report.fill, filled_at = self._record.fill(), time.monotonic()
-            self._show(report)
-            if limit and len(report.fetched) >= limit:
-                break
-            time.sleep(LOOK_S)
-
-    def _add_up(self, *, is_whole: bool) -> None:
-        """Fill in what is known at the end."""
-        report, start = self._report, self._target.start
-        if not report.is_done:
-            state = self._record.figures()
-            report.queued = state.waiting + state.taken
-        elif is_whole:
-            gone = {*report.refused, *report.failed}
-            left = [url for key, url in report.found.items() if key not in report.fetched]
-            report.missed = sorted(url for url in left if url not in gone)
-            # The mean and four standard deviations of the false positives.
-            mean = len(report.found) * self._options.error_rate
-            report.tolerated = math.floor(mean + 4 * math.sqrt(mean))
-        why = {**report.refused, **report.failed}.get(start)
-        if why and not report.fetched:
-            report.failures.append(f"the start page {start} could not be fetched: {why}")
-        report.set_bytes = _exact_bytes(self._client, list(report.found))
+    return report
 
 
-def _start(log: Path, settings: dict[str, Any]) -> Worker:
+def _settings(options: JobOptions, target: Target, name: str, url: str) -> dict[str, Any]:
+    return {
+        "START_URL": target.start,
+        "TOKEN": target.token,
+        "BLOOMLOCK_URL": url,
+        "BLOOMLOCK_NAME": name.replace("%", "%%"),
+        "BLOOMLOCK_CAPACITY": options.capacity or target.capacity,
+        "BLOOMLOCK_ERROR_RATE": options.error_rate,
+        "ROBOTSTXT_OBEY": target.is_remote if options.robots is None else options.robots,
+        "CONCURRENT_REQUESTS": options.concurrency,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": options.concurrency,
+        "DOWNLOAD_DELAY": options.delay,
+        "AUTOTHROTTLE_ENABLED": target.is_remote,
+    }
+
+
+def _start(report: Report, log: Path, settings: dict[str, Any]) -> None:
     with log.open("wb") as errors:
         # S603: this very interpreter and a module of ours. In a session of its own: Ctrl-C reaches
         # the job alone.
@@ -325,36 +267,33 @@ def _start(log: Path, settings: dict[str, Any]) -> Worker:
             start_new_session=True,
         )
     worker = Worker(process, log)
+    report.workers.append(worker)
+    worker.reader = threading.Thread(target=report.read, args=(worker,), daemon=True)
+    worker.reader.start()
     with suppress(OSError):
-        _send(worker, json.dumps(settings).encode() + b"\n")
-    return worker
+        if process.stdin is not None:
+            process.stdin.write(json.dumps(settings).encode() + b"\n")
+            process.stdin.flush()
 
 
-def _read(report: Report, worker: Worker) -> None:
-    """Add what a worker writes, to its end; one that was killed may leave half a line."""
-    for line in worker.process.stdout or ():
-        if line.endswith(b"\n"):
-            report.add(worker, json.loads(line))
-
-
-def _await_open(workers: list[Worker]) -> None:
-    """Wait until all workers have joined the crawl, or ended."""
-    while any(worker.is_running and not worker.is_open for worker in workers):
+def _watch(
+    report: Report, record: CrawlRecord, limit: int | None, show: Callable[[Report], None]
+) -> None:
+    """Show how far the crawl is until no worker runs, or there are pages enough."""
+    started = filled_at = time.monotonic()
+    is_held = True
+    while num_running := sum(worker.is_running for worker in report.workers):
+        report.seconds = time.monotonic() - started
+        report.state = record.figures()
+        if is_held and report.state.workers > num_running:
+            record.let_go()
+            is_held = False
+        if time.monotonic() - filled_at > FILL_S:
+            report.fill, filled_at = record.fill(), time.monotonic()
+        show(report)
+        if limit and len(report.fetched) >= limit:
+            break
         time.sleep(LOOK_S)
-
-
-def _release(workers: list[Worker]) -> None:
-    """Tell the workers when all have joined; those that end sooner do not hear it."""
-    _await_open(workers)
-    for worker in workers:
-        with suppress(OSError, ValueError):
-            _send(worker, b".")
-
-
-def _send(worker: Worker, data: bytes) -> None:
-    if worker.process.stdin is not None:
-        worker.process.stdin.write(data)
-        worker.process.stdin.flush()
 
 
 def _stop(report: Report) -> None:
@@ -373,6 +312,8 @@ def _stop(report: Report) -> None:
         for worker in report.workers:
             worker.process.kill()
             worker.process.wait()
+            if worker.reader is not None:
+                worker.reader.join(timeout=LAST_PAGES_S)
 
 
 def _exact_bytes(client: redis.Redis, fingerprints: list[str]) -> int | None:

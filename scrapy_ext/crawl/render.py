@@ -2,8 +2,7 @@
 
 Every machine with Python carries this site: about 500 densely linked pages. pydoc imports what it
 shows, so only harmless modules are rendered, in child processes that have no display, no
-standard input and no environment (pydoc prints `os.environ`). Rendered once for each Python and
-kept in the user's cache directory.
+standard input and no environment (pydoc prints `os.environ`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import pkgutil
 import platform
 import pydoc
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,7 +44,7 @@ def pydoc_site(
     on_render: Callable[[int, int], None] = lambda _done, _total: None,
     packages: Sequence[str] = (),
 ) -> Path:
-    """Return the folder of rendered pages, rendering it first where the cache has none.
+    """Return the folder of rendered pages, rendering it first where the user's cache has none.
 
     Two processes that render at the same time do the work twice and keep one result.
     """
@@ -65,8 +63,7 @@ def pydoc_site(
             fresh.rename(folder)
         except OSError:
             if not (folder / "index.html").exists():
-                shutil.rmtree(folder, ignore_errors=True)
-                fresh.rename(folder)
+                raise
     return folder
 
 
@@ -102,36 +99,36 @@ def _inside(package: str, where: list[str]) -> list[str]:
 def _render_all(folder: Path, names: list[str], on_render: Callable[[int, int], None]) -> None:
     share = min(os.cpu_count() or 1, 8)
     environment = {"HOME": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the children
-    children = [
-        # S603: this very interpreter and this very module.
-        subprocess.Popen(  # noqa: S603
-            [sys.executable, "-W", "ignore", "-m", __name__, str(folder), *names[part::share]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            env=environment,
-            cwd=folder,
-        )
-        for part in range(share)
-    ]
-    try:
-        deadline = time.monotonic() + _RENDER_SECONDS
-        while any(child.poll() is None for child in children):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"rendering the pydoc pages took over {_RENDER_SECONDS} s")
-            on_render(sum(1 for _ in folder.glob("*.html")), len(names))
-            time.sleep(_LOOK_SECONDS)
+    children: list[subprocess.Popen[bytes]] = []
+    deadline = time.monotonic() + _RENDER_SECONDS
+    with tempfile.TemporaryFile() as errors:
+        try:
+            for part in range(share):
+                # S603: this very interpreter and this very module.
+                command = [sys.executable, "-W", "ignore", "-m", __name__, str(folder)]
+                child = subprocess.Popen(  # noqa: S603
+                    [*command, *names[part::share]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    env=environment,
+                    cwd=folder,
+                )
+                children.append(child)
+            while any(child.poll() is None for child in children):
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"rendering the pydoc pages took over {_RENDER_SECONDS} s")
+                on_render(sum(1 for _ in folder.glob("*.html")), len(names))
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
         if any(child.returncode for child in children):
             errors.seek(0)
             why = errors.read().decode(errors="replace")[-300:]
             raise RuntimeError(f"rendering the pydoc pages failed: {why}")
-        on_render(len(names), len(names))
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-        errors.close()
+    on_render(len(names), len(names))
 
 
 def _finish(folder: Path) -> None:
@@ -142,9 +139,8 @@ def _finish(folder: Path) -> None:
         target, text = match.groups()
         page = html.unescape(target).partition("#")[0]
         offsite = page.startswith(("http:", "https:"))
-        return match.group() if not page or page == "." or offsite or page in known else text
+        return match.group() if not page or page == "." or offsite or page in pages else text
 
-    known = set(pages)
     for name in pages:
         page = folder / name
         page.write_text(_HREF.sub(keep, page.read_text("utf-8")), "utf-8")

@@ -13,7 +13,7 @@ from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from bloomlock.errors import ConfigurationError
@@ -30,7 +30,6 @@ class Target:
     """A site to crawl.
 
     Attributes:
-        title: What to call it.
         start: Address of its first page.
         is_remote: Whether another server has it: then robots.txt counts, and workers slow down
             with it.
@@ -63,42 +62,49 @@ def open_target(source: str | None, on_render: Callable[[int, int], None]) -> It
         )
     files = sum(1 for path in folder.rglob("*") if path.is_file())
     title = "the standard library's documentation" if source is None else str(folder)
-    with _served(folder) as (start, token):
-        yield Target(title, start, capacity=max(1000, 2 * files), token=token)
-
-
-@contextmanager
-def _served(folder: Path) -> Iterator[tuple[str, str]]:
-    """Serve the files of a folder on 127.0.0.1; yield the address and the token.
-
-    A loopback port is open to every user of the machine, the folder may not be: a request
-    without the token is answered 403. The port follows from the folder's path, so that a crawl
-    that goes on finds its pages; where it is taken, any free one will do.
-    """
+    # A loopback port is open to every user of the machine, the folder may not be.
     token = secrets.token_urlsafe(16)
     handler = partial(_Handler, token=token, directory=str(folder))
+    # The port follows from the path of the folder, so that a crawl that goes on finds its pages;
+    # where it is taken, any free one will do.
     usual = 20_000 + zlib.crc32(os.fsencode(folder.resolve())) % 10_000
     try:
-        server = _Server(("127.0.0.1", usual), handler)
+        server = LoopbackServer(("127.0.0.1", usual), handler)
     except OSError:
-        server = _Server(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/", token
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=5)
+        server = LoopbackServer(("127.0.0.1", 0), handler)
+    with served(server):
+        yield Target(title, server.url, capacity=max(1000, 2 * files), token=token)
 
 
-class _Server(ThreadingHTTPServer):
+class LoopbackServer(ThreadingHTTPServer):
+    """Serves pages to this machine."""
+
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that hangs up is no news here
+
+
+Server = TypeVar("Server", bound=LoopbackServer)
+
+
+@contextmanager
+def served(server: Server) -> Iterator[Server]:
+    """Let a server answer in a thread."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)
 
 
 class _Handler(SimpleHTTPRequestHandler):

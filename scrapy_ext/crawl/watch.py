@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from scrapy_ext.crawl.site import LoopbackServer, served
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from scrapy_ext.crawl.job import Report
 
 
-class WatchServer(ThreadingHTTPServer):
+class WatchServer(LoopbackServer):
     """Serves the page and its figures; `report` is the job, once it runs."""
 
-    daemon_threads = True
     report: Report | None = None
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/"
 
-
-@contextmanager
-def served() -> Iterator[WatchServer]:
+def watched() -> AbstractContextManager[WatchServer]:
     """Serve the page on a free port of 127.0.0.1."""
-    with WatchServer(("127.0.0.1", 0), _Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-        yield server
-        server.shutdown()
+    return served(WatchServer(("127.0.0.1", 0), _Handler))
 
 
 class _Handler(BaseHTTPRequestHandler):

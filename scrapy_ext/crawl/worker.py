@@ -1,13 +1,11 @@
 """A worker of `bloomlock crawl`: a Scrapy process with the add-on, as any project has.
 
-From standard input it reads its settings, one JSON line, then a byte when all workers have joined.
-It stops in order when that ends, as it does when the job is killed. To standard output it writes
-what it did, a JSON line for each page.
+From standard input it reads its settings, one JSON line. It stops in order when that ends, as it
+does when the job is killed. To standard output it writes what it did, a JSON line for each page.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import io
 import json
@@ -17,13 +15,13 @@ import sys
 import threading
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import CrawlerProcess
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import HtmlResponse
-from w3lib.html import get_base_url
+from scrapy.linkextractors import LinkExtractor
 
 from scrapy_ext.crawl.site import TOKEN_HEADER
 
@@ -36,11 +34,12 @@ if TYPE_CHECKING:
 
 PORTS = {"http": 80, "https": 443}
 FIRST_REDIRECT, FIRST_REFUSAL = 300, 400
-LOOK_S = 0.1
-HAVE_JOINED = threading.Event()
+LINKS = LinkExtractor(
+    tags=("a", "area", "iframe"), attrs=("href", "src"), deny_extensions=(), unique=False
+)
 SETTINGS: dict[str, Any] = {
     "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
-    "BLOOMLOCK_ORDER": "fifo",
+    "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue",
     "BLOOMLOCK_ON_OUTAGE": "close",
     "USER_AGENT": f"bloomlock/{version('bloomlock')}",
     "AUTOTHROTTLE_START_DELAY": 0.5,
@@ -62,25 +61,20 @@ class SiteSpider(Spider):
 
     name = "site"
 
-    def __init__(self, start_url: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.start_url = start_url
-        self._links = 0
-        self._met: set[str] = set()
+    start_url: str
+    _links = 0
+    _met: set[str]
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
-        self = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(self._opened, signal=signals.spider_opened)
+        self: Self = super().from_crawler(crawler, *args, **kwargs)
+        self._met = set()
         crawler.signals.connect(self._closed, signal=signals.spider_closed)
         return self
 
     async def start(self) -> AsyncIterator[Request]:
         self._links += 1
         yield self._request(self.start_url)
-        # Until all have joined it the crawl does not end: one that is late would begin another.
-        while not HAVE_JOINED.is_set():  # noqa: ASYNC110 - a thread sets it
-            await asyncio.sleep(LOOK_S)
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:
         """Tell of the page and all its links, then offer these to the filter.
@@ -108,9 +102,6 @@ class SiteSpider(Spider):
         kind = "refused" if isinstance(failure.value, IgnoreRequest) else "failed"
         self._tell(kind, request, why=failure.getErrorMessage())
 
-    def _opened(self) -> None:
-        self._tell("opened", None)
-
     def _closed(self, reason: str) -> None:
         self._tell("closed", None, reason=reason)
 
@@ -134,31 +125,22 @@ class SiteSpider(Spider):
     def _links_of(self, response: Response) -> Iterator[str]:
         """Yield the target of every link of a page that leads to the same site, repeats too."""
         if isinstance(response, HtmlResponse):
-            base = get_base_url(response.text[:4096], response.url, response.encoding)
-            for link in response.xpath("//a/@href | //area/@href | //iframe/@src").getall():
-                url = _join(base, link.strip())
-                if link.strip() and self._is_here(url):
-                    yield url
+            yield from filter(self._is_here, (link.url for link in LINKS.extract_links(response)))
 
     def _redirect_of(self, response: Response) -> str | None:
         target = response.headers.get("Location")
         if target is None or not FIRST_REDIRECT <= response.status < FIRST_REFUSAL:
             return None
-        return _join(response.url, target.decode("latin-1").strip())
+        try:
+            return response.urljoin(target.decode("latin-1").strip())
+        except ValueError:
+            return ""
 
     def _is_here(self, url: str) -> bool:
         try:
             return urlsplit(url).scheme in PORTS and _site(url) == _site(self.start_url)
         except ValueError:
             return False
-
-
-def _join(base: str, link: str) -> str:
-    """Return the address of a link, or an empty string if it is none."""
-    try:
-        return urljoin(base, link)
-    except ValueError:
-        return ""
 
 
 def _site(url: str) -> tuple[str | None, int]:
@@ -176,18 +158,18 @@ def main() -> int:
     start_url = given.pop("START_URL")
     process = CrawlerProcess({**SETTINGS, **given})
     process.crawl(SiteSpider, start_url=start_url)
-    threading.Thread(target=_hear, daemon=True).start()
+    threading.Thread(target=_stop_with_job, daemon=True).start()
     # What is imported stays, so a search for garbage among it is a fifth of a short crawl.
     gc.freeze()
     process.start()
     return int(process.bootstrap_failed)
 
 
-def _hear() -> None:
-    """Hear in a thread that all have joined; stop in order when standard input ends."""
+def _stop_with_job() -> None:
+    """Stop in order when standard input ends; runs in a thread."""
     # Not through sys.stdin, whose lock this thread would hold when the interpreter ends: it aborts.
     while os.read(0, 1):
-        HAVE_JOINED.set()
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

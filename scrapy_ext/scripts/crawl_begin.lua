@@ -2,18 +2,19 @@
 -- KEYS: see crawl_common.lua
 -- ARGV[1]: worker, lease (ms), dead (workers), id (of a new crawl), resume, attributes (a text; null:
 --          they are not compared), overwrites (an existing file would be lost), keeps_failed
--- Reply: {what, id, workers, begun (ms), done, waiting, failed, generation, attributes, id of the crawl
---        before}. What is "begun", "joined" or "resumed"; and, nothing done, "attributes" if they
---        differ, "overwrites", or "lives" if it may not be resumed and others are at work
+-- Reply: a JSON object: what, id, workers, begun (ms), done, waiting, failed, generation, attributes,
+--        before (id of the crawl before). What is "begun", "joined" or "resumed"; and, nothing done,
+--        "attributes" if they differ, "overwrites", or "lives" if it may not be resumed and others are
+--        at work
 release_dead()
 local state = call('HGET', KEYS[1], 'state')
-local live, before = call('ZCARD', KEYS[6]), call('HGET', KEYS[1], 'id') or ''
+local live, before = call('ZCARD', KEYS[6]), call('HGET', KEYS[1], 'id')
 
 local function reply(what)
     local fields = call('HMGET', KEYS[1], 'id', 'begun', 'done', 'generation', 'attributes')
-    return {what, fields[1] or '', live, fields[2] or '0', fields[3] or '0',
-        call('ZCARD', KEYS[2]) + call('ZCARD', KEYS[4]), call('HLEN', KEYS[8]), fields[4] or '',
-        fields[5] or '', before}
+    return cjson.encode({what = what, id = fields[1], workers = live, begun = fields[2],
+        done = tonumber(fields[3] or 0), waiting = call('ZCARD', KEYS[2]) + call('ZCARD', KEYS[4]),
+        failed = call('HLEN', KEYS[8]), generation = fields[4], attributes = fields[5], before = before})
 end
 
 if state and state ~= 'ended' then

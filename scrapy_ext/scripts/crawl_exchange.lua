@@ -4,45 +4,45 @@
 -- KEYS: see crawl_common.lua
 -- ARGV[1]: worker, lease (ms), dead (workers), id (of the crawl), generation (of its filter), step (its
 --          number), fifo, retries, done (ids), failed (pairs of id and error), wanted (how many to take),
---          free (host -> how many more it may have), slots (host -> {how many, delay in ms}), limit and
---          delay (of all other hosts), idle, stays (it never ends by itself)
+--          busy (host -> how many the worker has), slots (host -> {how many it may have, delay in ms}),
+--          limit and delay_ms (of all other hosts), idle, stays (it never ends by itself)
 -- ARGV: then for each push its mode, its host NUL priority and whether it is a start request, and its
 --       entry. Item i of the filter is that of push i. Modes:
 --       n: queue if the filter does not have it, and add it; a: queue; r: add and queue;
 --       s and the fingerprint: queue if no start request was the same;
 --       l: it stays in the worker; ask whether the filter has it; d: such a one is done; add it;
 --       f: keep it among the failed with the error that stands for the host
--- Reply: {"gone"} if the server has another crawl or none; else {state, 1 if the worker was not known,
---        waiting, taken, failed, how many dead workers had, ms until the next host is due or -1, 1 if a
---        host is due of which the worker has enough, "1" or "0" for each push, the workers as JSON, then
---        ids and members that were taken}
+-- Reply: a JSON object, see Answer in queue.py, then the members of the queue that were taken, in the
+--        order of their ids there. The state is "gone" if the server has another crawl or none
 local MOST_FAILED, RETRY_MS = 10000, 10000
 local fields = call('HMGET', KEYS[1], 'id', 'state', 'generation')
 if fields[1] ~= told.id or (fields[3] and fields[3] ~= told.generation) then
-    return {'gone'}
+    return {cjson.encode({state = 'gone'})}
 end
 call('HSETNX', KEYS[1], 'generation', told.generation)
 local state = fields[2]
 local is_known = call('ZSCORE', KEYS[6], told.worker)
 hold_lease()
 local recovered = release_dead()
-local waits_ms, passed_over = -1, 0
+local due_s, is_full
 
 local function waiting()
     return call('ZCARD', KEYS[2]) + call('ZCARD', KEYS[4])
 end
 
 local function reply(flags, ids)
-    local words = {state, is_known and 0 or 1, waiting(), call('HLEN', KEYS[5]), call('HLEN', KEYS[8]),
-        recovered, waits_ms, passed_over, flags, cjson.encode(call('ZRANGE', KEYS[6], 0, -1))}
+    local members, there = {}, {}
     for _, id in ipairs(ids) do
         local member = call('HGET', KEYS[5], id)
         if member then
-            words[#words + 1] = id
-            words[#words + 1] = member
+            members[#members + 1] = member
+            there[#there + 1] = id
         end
     end
-    return words
+    return {cjson.encode({state = state, was_unknown = not is_known, waiting = waiting(),
+        taken = call('HLEN', KEYS[5]), failed = call('HLEN', KEYS[8]), recovered = recovered,
+        due_s = due_s, is_full = is_full, pushed = flags, workers = call('ZRANGE', KEYS[6], 0, -1),
+        ids = there}), unpack(members)}
 end
 
 local last = call('HGET', KEYS[7], told.worker)
@@ -105,7 +105,7 @@ for _, pair in ipairs(told.failed) do
             call('ZADD', KEYS[4], string.format('%.0f', now_ms + RETRY_MS * failures),
                 host .. rank .. rest)
         else
-            keep_failed(turn_of(member), pair[2] .. '\0' .. member)
+            keep_failed(turn_of(member), string.gsub(pair[2], '%z', ' ') .. '\0' .. member)
         end
     end
 end
@@ -124,9 +124,8 @@ local function take(ids)
         if #ids == told.wanted then
             return false
         end
-        local slot = told.slots[host] or {told.limit, told.delay}
-        local free = told.free[host] or slot[1]
-        if free > 0 then
+        local slot, busy = told.slots[host] or {told.limit, told.delay_ms}, told.busy[host] or 0
+        if busy < slot[1] then
             local first = call('ZRANGEBYLEX', KEYS[2], '[' .. host .. '\0', '(' .. host .. '\1',
                 'LIMIT', 0, 1)[1]
             has_found = true
@@ -137,13 +136,13 @@ local function take(ids)
                 -- Who comes a little late makes up for it, so that the rate is kept.
                 local from_ms = now_ms - due_ms <= slot[2] / 4 and due_ms or now_ms
                 call('ZADD', KEYS[3], string.format('%.0f', from_ms + slot[2]), host)
-                told.free[host] = free - 1
+                told.busy[host] = busy + 1
                 ids[#ids + 1] = id
             else
                 call('ZREM', KEYS[3], host)
             end
         else
-            passed_over = 1
+            is_full = true
         end
     end
     return has_found
@@ -154,7 +153,7 @@ while #ids < told.wanted and take(ids) do end
 local soon = call('ZRANGEBYSCORE', KEYS[3], string.format('(%.0f', now_ms), '+inf', 'WITHSCORES',
     'LIMIT', 0, 1)
 if soon[2] then
-    waits_ms = soon[2] - now_ms
+    due_s = (soon[2] - now_ms) / 1000
 end
 
 local is_idle = told.idle and pushed == 0 and #ids == 0

@@ -87,16 +87,21 @@ def test_the_queue_of_scrapy_redis_is_gone_on_with(
     assert r.exists("spider:requests")
     if queue == "LifoQueue":
         r.rpush("spider:requests", b"?")
-    second = crawls.run(ADDON | settings, BLOOMLOCK_ORDER="lifo")
+    second = crawls.run(ADDON | settings)
     assert second.lines("were moved from the queue 'spider:requests' of scrapy-redis")
     assert second.reason == "finished"
     assert {*first.fetched, *second.fetched} == {f"/{page}" for page in range(22)}
     assert not r.exists("spider:requests")
     assert second.own("failed") == (queue == "LifoQueue")
+    assert not second.lines("Processes of scrapy-redis push requests")
     own = {**settings, "SCHEDULER_QUEUE_CLASS": "__main__.PickyQueue"}
     r.rpush("spider:requests", b"?")
     (line,) = crawls.run(ADDON | own).lines("[bloomlock.scrapy] CRITICAL")
     assert "only those of scrapy-redis can be moved" in line
+    # Processes of both kinds on one queue.
+    site.on_request = lambda _: r.rpush("spider:requests", b"?")
+    third = crawls.run(ADDON | settings)
+    assert third.lines("Processes of scrapy-redis push requests to the queue 'spider:requests'")
 
 
 def test_from_scrapy_redis_and_back(

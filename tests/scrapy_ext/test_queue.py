@@ -12,8 +12,8 @@ from scrapy.crawler import Crawler
 
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError
-from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures, Pace
-from scrapy_ext.queue import Push, Step, keys_of
+from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures
+from scrapy_ext.queue import Push, keys_of
 from scrapy_ext.requests import RequestCodec
 from scrapy_ext.settings import CrawlSettings
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CODEC = RequestCodec(None)
 HOUR = {"BLOOMLOCK_LEASE": 3600}
+FIFO = "scrapy.squeues.FifoMemoryQueue"
 
 
 class PageSpider(Spider):
@@ -39,14 +40,15 @@ class Worker:
     def __init__(
         self,
         client: Any,
-        pace: Pace | None = None,
+        pace: dict[str, Any] | None = None,
         attributes: dict[str, str] | None = None,
         overwrites: str = "",
         **settings: Any,
     ) -> None:
         crawler = Crawler(PageSpider, {"BLOOMLOCK_CAPACITY": 10_000, **HOUR, **settings})
         self._numbers = count()
-        self.crawl = Crawl(client, CrawlSettings.read(crawler), pace, attributes)
+        every = {"limit": 8, "delay_ms": 0, "slots": {}}
+        self.crawl = Crawl(client, CrawlSettings.read(crawler), every | (pace or {}), attributes)
         self.begun = self.crawl.begin(overwrites=overwrites)
 
     def step(self, *paths: str, mode: Any = "n", **what: Any) -> Any:
@@ -57,13 +59,13 @@ class Worker:
             request = Request(f"http://{host}/{page}", priority=int((priority or [0])[0]))
             entry = b"" if mode in "ld" else CODEC.encode(request)
             pushes.append(Push(request, path.encode(), mode, host, entry))
-        return self.crawl.exchange(Step(next(self._numbers), pushes, **what))
+        return self.crawl.exchange(pushes, {"step": next(self._numbers), **what})
 
     def take(self, wanted: int = 99, **what: Any) -> list[str]:
         return paths_of(self.step(wanted=wanted, **what))
 
     def idle(self, **what: Any) -> str:
-        return self.step(wanted=9, is_idle=True, **what).state
+        return self.step(wanted=9, idle=True, **what).state
 
 
 def paths_of(answer: Any) -> list[str]:
@@ -112,9 +114,8 @@ def test_a_step_tests_adds_queues_and_takes(begin: Begin) -> None:
 def test_a_repeated_step_is_carried_out_once(begin: Begin) -> None:
     one = begin()
     pushes = [Push(Request("http://a/1"), b"1", "n", "a", CODEC.encode(Request("http://a/1")))]
-    step = Step(7, pushes * 2, wanted=2)
-    first = one.crawl.exchange(step)
-    assert one.crawl.exchange(step) == first
+    first, again = (one.crawl.exchange(pushes * 2, {"step": 7, "wanted": 2}) for _ in range(2))
+    assert again == first
     assert (first.pushed, first.taken, len(first.got)) == ([True, False], 1, 1)
 
 
@@ -122,24 +123,24 @@ def test_within_a_host_the_order_is_scrapys(begin: Begin) -> None:
     one = begin()
     one.step("a/1", "a/2/5", "a/3/-1", "a/4/5", "a/5")
     assert one.take() == ["a/4", "a/2", "a/5", "a/1", "a/3"]
-    fifo = begin(BLOOMLOCK_NAME="fifo", BLOOMLOCK_ORDER="fifo")
+    fifo = begin(BLOOMLOCK_NAME="fifo", SCHEDULER_MEMORY_QUEUE=FIFO)
     fifo.step("a/1", "a/2/5", "a/3", "a/4/5")
     assert fifo.take() == ["a/2", "a/4", "a/1", "a/3"]
 
 
 def test_hosts_take_turns_and_one_that_is_at_its_limit_is_passed_over(begin: Begin) -> None:
-    one = begin(Pace(limit=2))
+    one = begin({"limit": 2})
     one.step(*(f"a/{page}" for page in range(9)), "b/0", "c/0", "c/1")
     assert one.take(4) == ["a/8", "b/0", "c/1", "a/7"]
-    assert one.take(9, free={"a": 0}) == ["c/0"]
-    assert one.take(9, free={"a": 1}) == ["a/6"]
+    assert one.take(9, busy={"a": 2}) == ["c/0"]
+    assert one.take(9, busy={"a": 1}) == ["a/6"]
     # A host of which the name begins with that of another is another.
     one.step("aa/0", "a.b/0")
-    assert one.take(9, free={"a": 0}) == ["a.b/0", "aa/0"]
+    assert one.take(9, busy={"a": 2}) == ["a.b/0", "aa/0"]
 
 
 def test_a_delay_lies_between_two_requests_to_a_host_for_all_processes(begin: Begin) -> None:
-    pace = Pace(2, 3600.0, {"fast": (2, 0.0)})
+    pace = {"limit": 2, "delay_ms": 3_600_000, "slots": {"fast": (2, 0)}}
     one, two = begin(pace), begin(pace)
     one.step("slow/1", "slow/2", "fast/1", "fast/2")
     answer = one.step(wanted=9)
@@ -239,19 +240,19 @@ def test_others_see_how_a_crawl_stands(server: Any, begin: Begin) -> None:
 def test_failed_requests_are_kept_and_put_back(server: Any, begin: Begin) -> None:
     one = begin()
     taken = one.step("a/1", "a/2", wanted=2).got
-    assert one.step(failed=[(taken[0].id, "Error: 1")], done=[taken[1].id]).failed == 1
+    assert one.step(failed=[(taken[0].id, "Error:\0\udcff")], done=[taken[1].id]).failed == 1
     assert one.idle() == "ended"
     assert one.crawl.close(finished=True) == (True, 0, 1)
     kept = CrawlRecord(server, "pages")
     assert [(one.error, CODEC.decode(one.entry).url) for one in kept.failed()] == [
-        ("Error: 1", "http://a/2")
+        ("Error: ?", "http://a/2")
     ]
     assert kept.settle(retry=True) == 1
     two = begin()
     assert (two.begun.what, two.take()) == ("resumed", ["a/2"])
     # The filter has stayed.
     assert two.step("a/1").pushed == [False]
-    two.crawl.exchange(Step(99, [Push(None, b"-", "f", "bad message", b"{")]))
+    two.crawl.exchange([Push(None, b"-", "f", "bad message", b"{")], {"step": 99})
     assert [(one.error, one.entry) for one in kept.failed()] == [("bad message", b"{")]
     assert kept.settle(retry=False) == 1
     assert kept.failed() == []

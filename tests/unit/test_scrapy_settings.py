@@ -32,7 +32,7 @@ def test_the_defaults() -> None:
         persist=False,
         resume=True,
         retries=0,
-        order="lifo",
+        fifo=False,
         pace="shared",
         on_outage="wait",
         lease=60.0,
@@ -49,6 +49,8 @@ def test_texts_of_the_command_line_are_read() -> None:
     assert read(filter={"timeout": 5}).timeout == 5
     crawler = Crawler(PageSpider, {"SCHEDULER_FLUSH_ON_START": True})
     assert not CrawlSettings.read(crawler).resume
+    crawler = Crawler(PageSpider, {"SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"})
+    assert CrawlSettings.read(crawler).fifo
 
 
 def test_attributes_of_the_spider_fill_the_name() -> None:
@@ -69,7 +71,6 @@ def test_attributes_of_the_spider_fill_the_name() -> None:
         ("window", "soon", "a number above 0"),
         ("lease", -1, "a number above 0"),
         ("retries", -1, "a whole number 0 or more"),
-        ("order", "random", "'lifo', 'fifo'"),
         ("pace", "slow", "'shared', 'process'"),
         ("on_outage", "drop", "'wait', 'close'"),
         ("persist", "perhaps", "True and False"),

@@ -1,4 +1,4 @@
-"""Round trips to the queue, one after the other, beside the reactor."""
+"""The exchange with the server: steps, one after the other, beside the reactor."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import logging
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from scrapy_ext.pages import OpenPage
-from scrapy_ext.queue import Answer, Push, Step, dead_among
+from scrapy_ext.queue import Answer, Push, dead_among
 from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from scrapy.utils.asyncio import CallLaterResult
     from twisted.internet.defer import Deferred
 
     from scrapy_ext.crawl_state import Crawl
+    from scrapy_ext.scheduler import Scheduler
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -34,45 +35,26 @@ PROBE_S = 1.0
 """How often a step is repeated while the server is away."""
 
 
-class Owner(Protocol):
-    """Whose trips they are: the scheduler."""
-
-    def room(self) -> tuple[int, dict[str, int]]:
-        """Return how many requests the engine can begin, and how many more each busy host."""
-
-    def is_at_rest(self) -> bool:
-        """Return whether nothing is at hand, and nothing was for long enough."""
-
-    def take(self, step: Step, answer: Answer) -> None:
-        """Take the answer to a step."""
-
-    def not_answered(self, error: Exception, *, is_first: bool) -> None:
-        """Note that a step was not answered; it is sent again."""
-
-
-class Trips:
+class Exchange:
     """Sends what waits as steps, each in one round trip, and each until it is answered.
 
-    Args:
-        crawl: The crawl.
-        lease: Seconds.
-        owner: Whose they are.
+    Attributes:
+        answer: The last one.
+        is_idle: Whether the engine has said that it has nothing to do.
+        stays: Whether this process never ends by itself.
     """
 
-    def __init__(self, crawl: Crawl, lease: float, owner: Owner) -> None:
+    def __init__(self, crawl: Crawl, lease: float, scheduler: Scheduler) -> None:
         self.answer = Answer("running")
-        """The last one."""
-        self.is_idle = False
-        """Whether the engine has said that it has nothing to do."""
-        self.stays = False
+        self.is_idle = self.stays = False
         self._crawl = crawl
         self._lease = lease
-        self._owner = owner
+        self._scheduler = scheduler
         # In order: requests, pages that are done, and what is called when all before is sent. Where
         # a None stands the engine has asked for requests; what comes later is sent later.
         self._waiting: deque[Push | OpenPage | Callable[[], None] | None] = deque()
         self._calls: list[Callable[[], None]] = []
-        self._step: Step | None = None
+        self._step: tuple[list[Push], dict[str, Any]] | None = None
         self._number = 0
         self._running: Deferred[None] | None = None
         self._timer: CallLaterResult | None = None
@@ -85,9 +67,10 @@ class Trips:
     def __len__(self) -> int:
         return len(self._waiting) + (self._step is not None)
 
-    def exchange(self, **what: Any) -> None:
-        """Make a step now, before the reactor does anything; errors are those of the crawl."""
-        self.answer = self._crawl.exchange(self._next_step(**what))
+    def now(self, pushes: Sequence[Push] = ()) -> None:
+        """Make a step before the reactor does anything; errors are those of the crawl."""
+        self._number += 1
+        self.answer = self._crawl.exchange(pushes, {"step": self._number})
 
     def send(self, one: Push | OpenPage | Callable[[], None]) -> None:
         """Send something, or call it when all before is sent."""
@@ -97,7 +80,7 @@ class Trips:
     def want(self) -> None:
         """Ask for requests, after all that has been sent until now, as Scrapy's order is."""
         self._is_hungry = True
-        has_pushes = self._step is not None and self._step.pushes
+        has_pushes = self._step is not None and self._step[0]
         # If all hosts that have requests are not due, the timer asks when one is.
         may_get = self.answer.waiting and (self.answer.due_s is None or self.answer.is_full)
         if (self._waiting or may_get or has_pushes) and not self._is_asked:
@@ -167,28 +150,38 @@ class Trips:
             self._arm(pause)
 
     async def _trip(self) -> bool:
+        """Make a step, or the one again that was not answered; return whether it was."""
         if self._step is None:
             self._step = self._make_step()
         self._is_due = False
-        step = self._step
+        pushes, told = self._step
         try:
-            answer = await run_in_thread(partial(self._crawl.exchange, step))
+            answer = await run_in_thread(partial(self._crawl.exchange, pushes, told))
         # The step is kept and sent again, whatever it was.
         except Exception as error:  # noqa: BLE001
-            is_first = self._away_since is None
-            if is_first:
-                self._away_since = time.monotonic()
-            self._owner.not_answered(error, is_first=is_first)
+            self._scheduler.not_answered(error, is_first=self._away_since is None)
+            self._away_since = self._away_since or time.monotonic()
             return False
         self._step = None
         if self._away_since is not None:
             lasted = time.monotonic() - self._away_since
             self._away_since = None
             logger.warning("The queue answers again after %.1f s.", lasted)
-        self._take(step, answer)
+        self.answer = answer
+        if answer.got:
+            self._look_s = SHORTEST_LOOK_S
+            self._is_hungry = False
+        else:
+            self._look_s = min(2 * self._look_s, LONGEST_LOOK_S)
+        # A process that has requests of its own finds the dead when it has none.
+        self._dead = dead_among(answer.workers) if self._is_hungry and answer.taken else []
+        self._scheduler.take(pushes, answer)
+        if answer.state != "gone":
+            for call in self._calls:
+                call()
         return True
 
-    def _make_step(self) -> Step:
+    def _make_step(self) -> tuple[list[Push], dict[str, Any]]:
         pushes: list[Push] = []
         pages: list[OpenPage] = []
         self._calls = []
@@ -203,37 +196,16 @@ class Trips:
                 pages.append(one)
             else:
                 self._calls.append(one)
-        pushes += [one.record() for one in pages if not one.id]
-        taken = [one for one in pages if one.id]
-        here = (pushes, taken, self._calls, self._waiting)
-        wanted, free = self._owner.room() if is_asked and self._is_hungry else (0, {})
-        return self._next_step(
-            pushes=pushes,
-            done=[one.id for one in taken if one.error is None],
-            failed=[(one.id, one.error) for one in taken if one.error is not None],
-            wanted=wanted,
-            free=free,
-            is_idle=self.is_idle and not any(here) and self._owner.is_at_rest(),
-            stays=self.stays,
-            dead=self._dead,
-        )
-
-    def _next_step(self, **what: Any) -> Step:
+        is_empty = not (pushes or pages or self._calls or self._waiting)
+        wanted, busy = self._scheduler.room() if is_asked and self._is_hungry else (0, {})
         self._number += 1
-        return Step(self._number, **what)
-
-    def _take(self, step: Step, answer: Answer) -> None:
-        self.answer = answer
-        if answer.state == "gone":
-            self._owner.take(step, answer)
-            return
-        if answer.got:
-            self._look_s = SHORTEST_LOOK_S
-            self._is_hungry = False
-        else:
-            self._look_s = min(2 * self._look_s, LONGEST_LOOK_S)
-        # A process that has requests of its own finds the dead when it has none.
-        self._dead = dead_among(answer.workers) if self._is_hungry and answer.taken else []
-        self._owner.take(step, answer)
-        for call in self._calls:
-            call()
+        return pushes, {
+            "step": self._number,
+            "done": [page.id for page in pages if page.error is None],
+            "failed": [(page.id, page.error) for page in pages if page.error is not None],
+            "wanted": wanted,
+            "busy": busy,
+            "idle": self.is_idle and is_empty and self._scheduler.is_at_rest(),
+            "stays": self.stays,
+            "dead": self._dead,
+        }

@@ -1,0 +1,106 @@
+"""What becomes of a request on its way to the queue: filtered, recorded, kept in this process."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
+from scrapy_ext.queue import Mode, Push, is_start_request
+from scrapy_ext.requests import RequestCodec, UnserializableError
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from scrapy_ext.pages import OpenPages
+    from scrapy_ext.stats import FilterStats
+
+logger = logging.getLogger("bloomlock.scrapy")
+
+
+class PushMaker:
+    """Makes the pushes of a crawler's requests.
+
+    Attributes:
+        known: What this process knows to be in the filter, or to be here.
+    """
+
+    def __init__(
+        self, crawler: Crawler, pages: OpenPages, stats: FilterStats, *, use_pickle: bool
+    ) -> None:
+        self.fingerprints = Fingerprints(crawler)
+        self.known = RecentFingerprints()
+        self.codec = RequestCodec(crawler.spider, use_pickle=use_pickle, on_pickled=self._pickled)
+        self._crawler = crawler
+        self._pages = pages
+        self._count = stats.count
+        self._logged: set[str] = set()
+
+    def is_known(self, request: Request) -> bool:
+        """Return whether a request is a duplicate of which the server need not be asked."""
+        return self.mode_of(request) == "n" and self.fingerprints.of(request) in self.known
+
+    def mode_of(self, request: Request) -> Mode:
+        """Return whether a request is filtered and recorded."""
+        if request.dont_filter:
+            return "s" if is_start_request(request) else "a"
+        if request.meta.get("bloomlock_filter") is False:
+            return "r"
+        is_redirect = "redirect_urls" in request.meta and not self._pages.maker_of(request)
+        return "r" if is_redirect and self.fingerprints.leads_back(request) else "n"
+
+    def of(self, request: Request, mode: Mode | None = None) -> Push:
+        """Return what queues a request; what has no form in the queue stays in this process."""
+        mode = mode or self.mode_of(request)
+        fingerprint = self.fingerprints.of(request)
+        host = self._crawler.engine.downloader.get_slot_key(request)
+        try:
+            return Push(request, fingerprint, mode, host, self.codec.encode(request))
+        except UnserializableError as error:
+            self._stays_here(request, error)
+            if (page := self._pages.maker_of(request)) is not None:
+                page.children += 1
+            if mode == "n":
+                self.known.add(fingerprint)
+            return Push(request, fingerprint, "l" if mode == "n" else "a", host)
+
+    def again(self, entry: bytes) -> Push:
+        """Return what queues an entry of an earlier queue, whatever the filter has."""
+        try:
+            request = self.codec.decode(entry)
+            mode = self.mode_of(request)
+            return self.of(request, "r" if mode == "n" else mode)
+        # It may be of other code.
+        except Exception as error:  # noqa: BLE001
+            return self.failed(entry, error)
+
+    def failed(self, data: bytes, error: Exception) -> Push:
+        """Return what keeps among the failed what cannot become a request."""
+        self._count("bloomlock/failed")
+        return Push(None, b"-", "f", f"{type(error).__name__}: {error}", data)
+
+    def _stays_here(self, request: Request, error: Exception) -> None:
+        self._count("scheduler/unserializable")
+        callback = getattr(request.callback, "__qualname__", repr(request.callback))
+        if self._is_first(callback):
+            logger.warning(
+                "%s cannot be serialized (%s) and stays in this process; %s. It is logged once for "
+                "the callback %s.",
+                request,
+                error,
+                "the page that made it stays open until it is done"
+                if self._pages.maker_of(request)
+                else "no page made it, so it is lost if this process is killed",
+                callback,
+            )
+
+    def _pickled(self, kind: str) -> None:
+        self._count("bloomlock/pickled")
+        if self._is_first(f"pickled {kind}"):
+            logger.info("Requests with a %s are pickled: JSON has no such type.", kind)
+
+    def _is_first(self, what: str) -> bool:
+        is_first = what not in self._logged
+        self._logged.add(what)
+        return is_first
