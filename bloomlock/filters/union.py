@@ -114,7 +114,7 @@ def _merge(view: View, parts: Sequence[Part], feature: str) -> Core[None]:
             raise reply
         header, _ = reply
         if header != view.header:
-            # Bits do not undo a discard.
+            # Bits do not undo a discard, so what was discarded would not be there.
             is_same = unflagged(header) == view.header
             check_support(feature, None, discards=is_same and has_discards(header))
             raise _ReplacedError

@@ -120,8 +120,7 @@ def merge_part(
     """Set the bits of an image, which begins at byte `first` of the shard.
 
     A slot that moves is a refusal, after which the items take the image's place; a `union`, which
-    has no items, waits for it. Nor does a union set bits in a shard with discarded items, as bits
-    do not undo a discard.
+    has no items, waits for it.
 
     Returns:
         The header found, and the bytes that were there before (empty without `answers`); or what
@@ -134,7 +133,7 @@ def merge_part(
     if isinstance(refused, Exception):
         return refused
     merging = merge_keys(shard.key)
-    expected, *others = shard.headers[: 1 if union else 2]
+    expected, *others = shard.headers[:2]
     end, room = first + len(image), _room_for(len(image)) if answers else None
     before = [encode_command("GETRANGE", shard.key, first, end - 1)] if answers else []
     for call in (_SCRIPT.by_digest, _SCRIPT.by_source):
