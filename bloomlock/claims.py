@@ -22,7 +22,6 @@ from .hashing import encode_item
 from .keys import ClaimKeys
 from .parallel import in_parallel
 from .scripts import Script, answer_of
-from .slices import plain_layout
 from .strategies.base import header_from_bytes
 
 if TYPE_CHECKING:
@@ -96,22 +95,22 @@ def _text_or_bytes(kind: bytes, data: bytes) -> str | bytes:
 class Row(NamedTuple):
     """One item of a step; `word` is what else the step takes.
 
-    Places are the offsets of its bits, four bytes each. Where the shard has slices they are the
-    item, as its offsets follow from how many there are. None: the step reads no bits.
+    `data`: the encoded item, whose offsets follow from how many slices there are. None: the step
+    reads no bits.
     """
 
     shard: Shard
     id: bytes
     token: bytes = b""
-    places: bytes | None = None
+    data: bytes | None = None
     word: bytes | int = b""
 
     @property
     def words(self) -> tuple[bytes | int, ...]:
-        slices, places = self.shard.slices, self.places
-        if slices is not None and places is not None:
-            places = slices.hasher.packed([places], slices.count)
-        return self.id, self.token, places or b"", self.word
+        slices, places = self.shard.slices, b""
+        if self.data is not None:
+            places = slices.hasher.packed([self.data], slices.count)
+        return self.id, self.token, places, self.word
 
 
 class Answers(NamedTuple):
@@ -180,14 +179,10 @@ def _ask_shard(
     todo: Sequence[int] = range(len(parts))
     filled = (*options, *[b""] * (_OPTIONS - len(options)))
     while todo:
-        if shard.slices is not None:
-            layout = shard.slices.layout
-        else:
-            layout = plain_layout(len(rows[0].places or b"") // 4 if rows else 0)
         calls = []
         for index in todo:
             words = [word for row in parts[index] for word in row.words]
-            calls.append((keys, (header, layout, step, *filled, *words)))
+            calls.append((keys, (header, shard.slices.layout, step, *filled, *words)))
         lost: list[ConnectionLost] = []
         try:
             replies = yield from note_losses(CLAIMS.call(calls, repeatable=True), lost)
@@ -197,6 +192,6 @@ def _ask_shard(
         for index, reply in zip(todo, replies, strict=True):
             answers[index] = answer_of(reply, "claims need")
         todo = [index for index in todo if answers[index][0] == _GROWN]
-        if todo and shard.slices is not None:
+        if todo:
             shard.slices.learn(answers[todo[0]][1])
     return answers

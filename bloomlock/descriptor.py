@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import sizing
 from .errors import ConfigurationError
 from .hashing import Hasher
-from .sizing import FIRST_BIT, FIRST_BYTE, MIN_SHARD_BITS
-from .slices import Slice, SlicedHasher
+from .sizing import FIRST_BYTE, MIN_SHARD_BITS
 
 if TYPE_CHECKING:
     from .hash_keys import HashKey
     from .sizing import Size
     from .slice_sizes import Growth, Ring
+    from .slices import Slice
 
 GENERATION_BITS = 48
 HEADER_BYTES = 8
@@ -155,26 +155,13 @@ class Descriptor:
     def hasher(self) -> Hasher:
         """Return the hasher that places items in this filter; its key has to be known."""
         size = self.size
-        if self.native:
-            # The server places the bits; only the shard of an item is decided here.
-            return Hasher(MIN_SHARD_BITS, size.num_hashes, size.shards)
-        if self.slices:
-            return self.sliced_hasher()
-        return Hasher(size.shard_bits, size.num_hashes, size.shards, self.seeds, key=self._secret)
-
-    def sliced_hasher(self) -> SlicedHasher:
-        """Return the same for a filter with slices; a plain one has one, which is its bitmap."""
-        size = self.size
-        slices = self.slices or (
-            Slice(FIRST_BIT, size.shard_bits, size.num_hashes, self.error_rate, self.capacity, 0),
-        )
-        return SlicedHasher(slices, self.epoch_us, size.shards, self.seeds, key=self._secret)
-
-    @property
-    def _secret(self) -> bytes | None:
-        if self.key is not None and self.key.secret is None:
+        # The server places the bits of a native one; only the shard of an item is decided here.
+        bits = MIN_SHARD_BITS if self.native else size.shard_bits
+        further = [part[:3] for part in self.slices[1:]] if self.growth else []
+        key = None if self.key is None else self.key.secret
+        if key is None and self.key is not None:
             raise ConfigurationError("the filter has a key, which was not given")
-        return None if self.key is None else self.key.secret
+        return Hasher(bits, size.num_hashes, size.shards, self.seeds, key=key, further=further)
 
     def with_key(self, given: HashKey | None) -> Descriptor:
         """Return the same with the secret of the key filled in, which is known to fit."""

@@ -1,41 +1,15 @@
 """From items to bit offsets: one scalar path and one batch path that agree. Pure.
 
-Default hashing. One Murmur3 x64 128-bit digest with seed 0 (A. Appleby, 2011) gives two unsigned
-64-bit halves h1 (the first eight bytes, little-endian) and h2. With m bits and S shards
-
-    shard = (h1 * S) >> 64
-    x = h1 mod m        y = h2 mod m        z = (h2 div m) mod m
-    offset_i = (x + i*y + C(i,2)*z + C(i+1,3)) mod m        for i = 0 .. k-1
-
-which is enhanced double hashing (P. C. Dillinger, P. Manolios, "Bloom filters in probabilistic
-verification", FMCAD 2004) with a third term. Two terms give m^2 sequences, and n items then
-collide whole with probability n/m^2, which is above an error rate of 1e-9 for any filter below
-ten million items; three terms give m^3.
-
-With seeds. Let g_i be the first half of the digest with seed_i. Then
-
-    shard = (g_0 * S) >> 64
-    offset_i = (g_i mod m + i) mod m
-
-The i is there because Murmur3 lets a short item that ends in a zero byte and the same item without
-it exchange the digests of two neighbouring seeds: without it both would have the same bits.
-
-With a key. The digest is not Murmur3's but the 16 bytes of BLAKE2b (RFC 7693) with that key and
-that digest size, h1 and h2 its halves, little-endian; the rest is default hashing.
-Murmur3 with a known seed can be inverted, so a stranger can make an item with the bits of another
-one, but not without the key.
-
-m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 2^-32.
+The formulas, and why they have these terms, stand in docs/internals/format.md.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+import struct
+from contextlib import suppress
 from functools import cache
-from struct import Struct, pack
 from sys import byteorder
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, cast
 
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
 
@@ -46,7 +20,7 @@ from .hash_keys import keyed_digest
 from .sizing import FIRST_BIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -54,7 +28,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SEED = 0
 
-ITEMS_PER_SLICE = 2**12
 OFFSETS_PER_SLICE = 2**16
 """Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
 
@@ -62,16 +35,11 @@ FEW_ITEMS = 64
 FEW_OFFSETS = 256
 """So few are quicker computed one by one than in arrays."""
 
-_HALVES = Struct("<QQ")
+_HALVES = struct.Struct("<QQ")
 
 
 def encode_item(item: object) -> bytes:
-    """Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is.
-
-    Raises:
-        TypeError: For any other type.
-        ConfigurationError: For a `str` that has no UTF-8 form (lone surrogates).
-    """
+    """Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is."""
     if isinstance(item, bytes):
         return item
     if isinstance(item, str):
@@ -84,59 +52,14 @@ def encode_item(item: object) -> bytes:
     raise TypeError(f"item must be str or bytes, not {type(item).__name__} ({item!r:.80})")
 
 
-def encode_items(items: Sequence[object], first: int = 0) -> Sequence[bytes]:
-    """Return the encoded forms of many items, each made when it is asked for.
-
-    Errors are those of `encode_item`, now or then, and name the index, counted from `first`.
-    """
+def encode_items(items: Sequence[object], first: int = 0) -> list[bytes]:
+    """Return many encoded items; an error names the index of its item, counted from `first`."""
     kinds = set(map(type, items))
     if kinds == {bytes}:
-        return cast("Sequence[bytes]", items)
+        return cast("list[bytes]", [*items])
     if kinds == {str}:
-        return EncodedTexts(cast("Sequence[str]", items), first)
-    return _encode_each(items, first)
-
-
-class EncodedTexts(Sequence[bytes]):
-    """The encoded forms of texts; some thousands at a time are quicker made than kept and read."""
-
-    def __init__(self, texts: Sequence[str], first: int) -> None:
-        self.texts = texts
-        self._first = first
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> EncodedTexts: ...
-
-    def __getitem__(self, index: int | slice) -> bytes | EncodedTexts:
-        if isinstance(index, slice):
-            start = index.indices(len(self))[0]
-            return EncodedTexts(self.texts[index], self._first + start)
-        return encode_item(self.texts[index])
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            return iter(list(map(str.encode, self.texts)))
-        except UnicodeEncodeError:
-            return iter(_encode_each(self.texts, self._first))
-
-
-def pick(encoded: Sequence[bytes], indices: Sequence[int]) -> list[bytes]:
-    """Return some encoded items; of texts the others need not be encoded."""
-    if isinstance(encoded, EncodedTexts):
-        texts = encoded.texts
-        with contextlib.suppress(UnicodeEncodeError):
-            return [texts[index].encode() for index in indices]
-        encoded = list(encoded)
-    return [encoded[index] for index in indices]
-
-
-def _encode_each(items: Sequence[object], first: int) -> list[bytes]:
+        with suppress(UnicodeEncodeError):
+            return list(map(str.encode, cast("Sequence[str]", items)))
     encoded = []
     for index, item in enumerate(items, first):
         try:
@@ -144,6 +67,10 @@ def _encode_each(items: Sequence[object], first: int) -> list[bytes]:
         except (TypeError, ConfigurationError) as error:
             raise type(error)(f"items[{index}]: {error}") from error
     return encoded
+
+
+def pick(encoded: Sequence[bytes], indices: Sequence[int]) -> list[bytes]:
+    return [encoded[index] for index in indices]
 
 
 class Hasher:
@@ -155,10 +82,13 @@ class Hasher:
         shards: Number of shards, S.
         seeds: One Murmur3 seed for each hash function, or None for default hashing.
         key: Key of the digests (then there are no seeds); None: Murmur3.
+        further: First bit, bits and offsets of an item of each slice behind the first one, where a
+            filter grows.
 
     Attributes:
         places: What places digests in C; None where the core is not there.
         compiled: The same, where it makes the digests too: not with a key.
+        hashes: Offsets of an item in each slice; with a window they are the same in all.
     """
 
     def __init__(
@@ -169,6 +99,7 @@ class Hasher:
         seeds: tuple[int, ...] | None = None,
         *,
         key: bytes | None = None,
+        further: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         self._digest = mmh3_x64_128_digest if key is None else keyed_digest(key)
         self._keyed = key is not None
@@ -176,15 +107,18 @@ class Hasher:
         self.num_hashes = num_hashes
         self.shards = shards
         self.seeds = seeds
+        self.hashes = (num_hashes, *(hashes for _, _, hashes in further))
         self.places = core.places(shard_bits, num_hashes, shards, seeds) if core else None
         self.compiled = None if self._keyed else self.places
         self._steps = tuple(range(1, num_hashes + 1))
-        self._words = Struct(f"{num_hashes}Q")
+        self._words = struct.Struct(f"{num_hashes}Q")
+        self._further = [
+            (Hasher(bits, hashes, shards, key=key), first - FIRST_BIT)
+            for first, bits, hashes in further
+        ]
 
     def locate(self, data: bytes) -> tuple[int, list[int]]:
         """Return the shard and the k bit offsets of one encoded item.
-
-        Cost: about 0.1 microseconds for each offset (0.02 compiled); 0.6 more with a key.
 
         >>> Hasher(9592955, 7).locate(b"https://example.org/")
         (0, [141893, 6070917, 4366030, 4620188, 6833392, 1412688, 7543987])
@@ -196,6 +130,8 @@ class Hasher:
         bits = self.shard_bits
         if self.seeds is not None:
             halves = [mmh3_x64_128_utupledigest(data, seed)[0] for seed in self.seeds]
+            # An item and the same one with a zero byte at its end may have the digests of two
+            # neighbouring seeds exchanged; `i` keeps their bits apart.
             offsets = [(half % bits + i) % bits + FIRST_BIT for i, half in enumerate(halves)]
             return (halves[0] * self.shards) >> 64, offsets
         if self._keyed:
@@ -214,7 +150,6 @@ class Hasher:
         return (h1 * self.shards) >> 64, offsets
 
     def shard_of(self, data: bytes) -> int:
-        """Return the shard of one encoded item."""
         if self.shards == 1:
             return 0
         if self.seeds is not None:
@@ -236,24 +171,16 @@ class Hasher:
     def words(self, items: Sequence[bytes]) -> bytes | Words:
         """Return the digests of encoded items as the compiled core takes them, else as an array."""
         if self.compiled is not None:
-            plain: Any = items.texts if isinstance(items, EncodedTexts) else items
-            words = self.compiled.digests(list(plain))
-            if words is not None:
-                return words
+            return cast("bytes", self.compiled.digests(list(items)))
         if self.seeds is None:
-            found = np.empty((len(items), 2), np.uint64)
-            for start in range(0, len(items), ITEMS_PER_SLICE):
-                some = items[start : start + ITEMS_PER_SLICE]
-                found[start : start + len(some)] = halves(map(self._digest, some))
-            return found
+            return halves(map(self._digest, items))
         seeded = (mmh3_x64_128_digest(item, seed) for item in items for seed in self.seeds)
         return np.ascontiguousarray(halves(seeded)[:, 0]).reshape(len(items), len(self.seeds))
 
     def digests(self, items: Sequence[bytes]) -> Words:
         """Return the digests of many encoded items, which `place` turns into offsets.
 
-        A row is h1 and h2, or with seeds the first half of each seed's digest. Cost: 0.06
-        microseconds for a text, 0.03 more for each further seed, 0.5 more with a key.
+        A row is h1 and h2, or with seeds the first half of each seed's digest.
         """
         words, width = self.words(items), len(self.seeds or (1, 2))
         return np.frombuffer(words, np.uint64).reshape(len(items), width)
@@ -272,15 +199,26 @@ class Hasher:
         """Return the offsets of many encoded items, all of one shard: n rows of k."""
         return self.place(self.digests(items))[1]
 
-    def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:  # noqa: ARG002
+    def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:
         """Return the offsets of encoded items, all of one shard, four bytes each, big-endian.
 
-        Of a filter with slices in the first `count` slices, the oldest first.
+        Of a filter that grows in the first `count` slices, the oldest first.
+
+        >>> Hasher(1000, 2, further=[(1192, 4000, 3)]).packed([b"a"], 2).hex(" ", 4)
+        '000003e1 000001eb 00000bb1 0000118b 00000bb2'
         """
-        if len(items) * self.num_hashes > FEW_OFFSETS:
-            return self.rows(items).astype(">u4").tobytes()
-        offsets = [offset for item in items for offset in self.locate(item)[1]]
-        return pack(f">{len(offsets)}I", *offsets)
+        parts = [(self, 0), *self._further[: count - 1]]
+        if len(items) * sum(self.hashes[:count]) <= FEW_OFFSETS:
+            offsets = [
+                offset + shift
+                for item in items
+                for part, shift in parts
+                for offset in part.locate(item)[1]
+            ]
+            return struct.pack(f">{len(offsets)}I", *offsets)
+        digests = self.digests(items)
+        rows = [part.place(digests)[1] + np.uint64(shift) for part, shift in parts]
+        return np.concatenate(rows, axis=1).astype(">u4").tobytes()
 
     def _shards_of(self, first: Words) -> Words:
         if self.shards == 1:

@@ -26,13 +26,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from .arrays import np
-from .hashing import FEW_OFFSETS, Hasher
-from .sizing import FIRST_BIT, FIRST_BYTE
+from .sizing import FIRST_BYTE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .hashing import Hasher
 
 LAG = 16
 """A sixteenth of a slice is for items that are added before its fill is looked at again."""
@@ -80,7 +79,7 @@ class Slice(NamedTuple):
 
 
 class SliceState:
-    """What a client knows of the slices of one shard.
+    """What a client knows of the slices of one shard; a plain shard has one that does not grow.
 
     Attributes:
         hasher: Places items in all slices that there can be.
@@ -88,37 +87,33 @@ class SliceState:
             trip and nothing else.
         layout: The same as scripts take it; see slices.lua.
         openings: How calls of the script begin with that layout.
-        has_tombstones: Whether the last reply said that items were discarded; the same holds.
+        has_tombstones: Whether a reply said that items were discarded.
     """
 
-    __slots__ = ("count", "has_tombstones", "hasher", "layout", "openings")
+    __slots__ = ("_ring", "count", "has_tombstones", "hasher", "layout", "openings")
 
-    def __init__(self, hasher: SlicedHasher) -> None:
-        """Believe that the shard has not grown."""
+    def __init__(self, hasher: Hasher, epoch_us: int, slices: Sequence[Slice]) -> None:
+        """Believe that the shard has not grown; `epoch_us` is 0 without a window."""
         self.hasher = hasher
         self.has_tombstones = False
-        self.learn(len(hasher.slices) if hasher.epoch_us else 1)
+        self._ring = epoch_us, slices[0].size if epoch_us else 0
+        self.learn(len(slices) if epoch_us else 1)
 
     def learn(self, count: int) -> None:
         """Note how many slices there are.
 
+        >>> from bloomlock.hashing import Hasher
         >>> slices = [Slice(192, 80, 7, 1e-3, 9, 9)] * 3
-        >>> SliceState(SlicedHasher(slices, 10**6)).layout.hex(" ", 4)
+        >>> SliceState(Hasher(80, 7), 10**6, slices).layout.hex(" ", 4)
         '0000 0000000f 42400000 000a0307'
         """
-        epoch_us, slices = self.hasher.epoch_us, self.hasher.slices
-        opening = _LAYOUT.pack(epoch_us, slices[0].size if epoch_us else 0, count)
-        self.count, self.layout = count, opening + bytes(self.hasher.hashes[:count])
+        self.count = count
+        self.layout = _LAYOUT.pack(*self._ring, count) + bytes(self.hasher.hashes[:count])
         self.openings: dict[bytes, bytes] = {}
 
     @property
     def num_offsets(self) -> int:
         return sum(self.hasher.hashes[: self.count])
-
-
-def plain_layout(num_hashes: int) -> bytes:
-    """Return what scripts take as the slices of a plain shard: one, which is its bitmap."""
-    return _LAYOUT.pack(0, 0, 1) + bytes([num_hashes])
 
 
 def live_slices(
@@ -141,56 +136,3 @@ def slices_in(start: bytes | memoryview) -> int:
     """Return how many slices a shard has that grows and whose string begins with these bytes."""
     number, _ = _STATE.unpack_from(start, FIRST_BYTE - _STATE.size)
     return 1 + int(number)
-
-
-class SlicedHasher(Hasher):
-    """Places items in slices, each with bits and hash functions of its own.
-
-    Where the bits of an item are follows from how many slices its shard has. All slices of a window
-    have the same bits of an item.
-
-    `epoch_us` is 0 for a filter that grows; the seeds are those of a window.
-    """
-
-    def __init__(
-        self,
-        slices: Sequence[Slice],
-        epoch_us: int,
-        shards: int = 1,
-        seeds: tuple[int, ...] | None = None,
-        *,
-        key: bytes | None = None,
-    ) -> None:
-        super().__init__(slices[0].bits, slices[0].num_hashes, shards, seeds, key=key)
-        self.slices = slices
-        self.epoch_us = epoch_us
-        different = slices[:1] if epoch_us else slices
-        self.hashes = tuple(part.num_hashes for part in different)
-        """Offsets of an item in each slice; with a window in any."""
-        self._parts = [
-            (Hasher(part.bits, part.num_hashes, shards, seeds, key=key), part.first - FIRST_BIT)
-            for part in different
-        ]
-
-    def offsets(self, data: bytes, count: int) -> list[int]:
-        """Return the bit offsets of one encoded item in the first slices, the oldest first.
-
-        >>> parts = [Slice(192, 1000, 2, 1e-3, 9, 9), Slice(1192, 4000, 3, 1e-3, 9, 9)]
-        >>> SlicedHasher(parts, 0).offsets(b"a", 2)
-        [993, 491, 2993, 4491, 2994]
-        """
-        found: list[int] = []
-        for hasher, shift in self._parts[:count]:
-            _, offsets = hasher.locate(data)
-            found += [offset + shift for offset in offsets] if shift else offsets
-        return found
-
-    def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:
-        """See Hasher.packed."""
-        parts = self._parts[:count]
-        if len(items) * sum(self.hashes[:count]) <= FEW_OFFSETS:
-            found = [offset for item in items for offset in self.offsets(item, count)]
-            return struct.pack(f">{len(found)}I", *found)
-        digests = self.digests(items)
-        rows = [hasher.place(digests)[1] + np.uint64(shift) for hasher, shift in parts]
-        return np.concatenate(rows, axis=1).astype(">u4").tobytes()

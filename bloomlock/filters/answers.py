@@ -11,7 +11,7 @@ from operator import not_
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.errors import CapacityError, PartialResultError
-from bloomlock.hashing import EncodedTexts, encode_item, encode_items
+from bloomlock.hashing import encode_item, encode_items
 
 from . import tombstones
 from .batches import Chunk, choose, chunks, fail_after, fail_after_adding, take_known
@@ -170,8 +170,7 @@ def _answer(
     missed: Sequence[int] = range(len(items))
     try:
         if asked is not None:
-            keys = items if isinstance(encoded, EncodedTexts) else keys_of(items)
-            missed = _look_up(asked.near, keys)
+            missed = _look_up(asked.near, keys_of(items))
             chunk.leave_out_kept(missed)
             if not missed:
                 return [not write] * len(items)

@@ -143,9 +143,7 @@ class ClaimSession(Watched):
     def place(self, view: View, word: bytes) -> Row:
         data, hasher = self.offer.data, view.hasher
         shard = view.shards[hasher.shard_of(data)]
-        # With slices what stands for the offsets is the item.
-        places = data if shard.slices else hasher.packed([data])
-        self.view, self.row = view, Row(shard, hasher.identify(data), self.token, places)
+        self.view, self.row = view, Row(shard, hasher.identify(data), self.token, data)
         return self.row._replace(word=word)
 
     def take(self, answer: list[Any], sent: float, options: ClaimOptions) -> None:
@@ -286,7 +284,7 @@ class ClaimSession(Watched):
         return self.row.shard.key
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Row:  # noqa: ARG002 - it has one hold
-        return self.row._replace(places=None, word=lease_ms)
+        return self.row._replace(data=None, word=lease_ms)
 
     def renew_all(self, renewals: Sequence[Row]) -> Core[Sequence[bool | Exception]]:
         try:
@@ -374,7 +372,7 @@ def abandon_many(
             some = [one for one in pending if one.offered is offered]
         else:
             some = pending if offered is (Offered.AT_ONCE if offer else Offered.NEVER) else []
-        rows = [one.row._replace(places=None) for one in some]
+        rows = [one.row._replace(data=None) for one in some]
         yield from ask_claims("abandon", rows, [offered, text])
     for session in pending:
         session.ended = "given back"

@@ -60,7 +60,7 @@ def discard_many(state: FilterState, items: Iterable[Item]) -> Core[list[bool]]:
     stream = iter(items)
     while taken := list(islice(stream, ITEMS_PER_CHUNK)):
         try:
-            encoded = list(encode_items(taken, len(results)))
+            encoded = encode_items(taken, len(results))
             results += yield from _discard_chunk(state, encoded)
         except Exception as error:  # noqa: BLE001 - raised again
             fail_after(results, error)
@@ -110,8 +110,7 @@ def _raise_with(error: Exception, answers: list[bool | None]) -> NoReturn:
 
 def _flag_all(state: FilterState, view: View) -> Core[bool]:
     """Set the flag in all shards; False: the filter is of another generation, or broken."""
-    shards, hasher = view.in_slices()
-    asked = [ask_shard(shard, hasher, [], OPERATION) for shard in shards]
+    asked = [ask_shard(shard, [], OPERATION) for shard in view.shards]
     for (segment,) in (yield from in_parallel(asked)):
         if segment.error is not None:
             answer_of(segment.error, NEEDS)
@@ -133,13 +132,12 @@ def _discard_in(
     is_flagged = len(view.shards) == 1 or state.flagged == view.header
     if not is_flagged and not (yield from _flag_all(state, view)):
         return None
-    shards, hasher = view.in_slices()
     left = [index for index, answer in enumerate(answers) if answer is None]
-    by_shard = hasher.by_shard(pick(items, left))
+    by_shard = view.hasher.by_shard(pick(items, left))
     asked = [[left[index] for index in indices] for indices in by_shard.values()]
     # Sent once: the answer to what was discarded by a first try would be False.
     cores = [
-        ask_shard(shards[number], hasher, pick(items, mine), OPERATION)
+        ask_shard(view.shards[number], pick(items, mine), OPERATION)
         for number, mine in zip(by_shard, asked, strict=True)
     ]
     is_over = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import GENERATION_BITS
-from bloomlock.slices import SlicedHasher, SliceState
+from bloomlock.slices import SliceState
 from bloomlock.strategies import Shard
 from bloomlock.strategies.bitmap import image_bytes
 
@@ -46,22 +46,15 @@ class View:
 
     @classmethod
     def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
-        header, size, hasher = descriptor.header, descriptor.size, descriptor.hasher()
-        bits = size.shard_bits
-        shards = tuple(Shard(keys.bits(n), header, bits) for n in range(size.shards))
-        whole = sum(map(image_bytes, shards))
-        if isinstance(hasher, SlicedHasher):
-            shards = tuple(shard._replace(slices=SliceState(hasher)) for shard in shards)
-        kind = kind_of(descriptor)
-        return cls(descriptor, header, hasher, shards, kind, whole, descriptor.discards)
-
-    def in_slices(self) -> tuple[tuple[Shard, ...], SlicedHasher]:
-        """Return shards and hasher as of a filter with slices; a plain one has one."""
-        if isinstance(self.hasher, SlicedHasher):
-            return self.shards, self.hasher
-        hasher = self.descriptor.sliced_hasher()
-        state = SliceState(hasher)
-        return tuple(shard._replace(slices=state) for shard in self.shards), hasher
+        header, hasher, bits = descriptor.header, descriptor.hasher(), descriptor.size.shard_bits
+        state = SliceState(hasher, descriptor.epoch_us, descriptor.slices)
+        shards = []
+        for number in range(descriptor.size.shards):
+            if descriptor.slices:
+                state = SliceState(hasher, descriptor.epoch_us, descriptor.slices)
+            shards.append(Shard(keys.bits(number), header, bits, state))
+        whole, kind = sum(map(image_bytes, shards)), kind_of(descriptor)
+        return cls(descriptor, header, hasher, tuple(shards), kind, whole, descriptor.discards)
 
 
 def new_generation() -> int:

@@ -20,7 +20,7 @@ from bloomlock.scripts import Script
 from bloomlock.sizing import FIRST_BYTE, estimate_count
 from bloomlock.slices import slices_in
 from bloomlock.strategies.base import header_command, plain_header, start_command
-from bloomlock.strategies.sliced import state_of, too_many_slices
+from bloomlock.strategies.sliced import too_many_slices
 
 from .fill import FRESH_SECONDS, SHARES, FillWatch
 from .room import check_room
@@ -108,7 +108,7 @@ class GrowthWatch(FillWatch):
 
     def _look_at(self, view: View, shard: Shard) -> Core[_Looked | None]:
         """Estimate the items in the newest slice; None if the shard is of another generation."""
-        state = state_of(shard)
+        state = shard.slices
         while True:
             count = state.count
             part = view.descriptor.slices[count - 1]
@@ -165,7 +165,7 @@ class GrowthWatch(FillWatch):
                 return False
             _, *count = reply
             if count:
-                state_of(one.shard).learn(*count)
+                one.shard.slices.learn(*count)
         logger.info(
             "filter %r has grown: %d shards have %d slices", self._name, len(full), most + 1
         )

@@ -154,8 +154,7 @@ class MemoryBits:
             answers = step(items)
         if answers is None:
             # Of an item that is neither str nor bytes, or has no UTF-8 form, this is the error.
-            encoded = encode_items(items, first)
-            answers = step(encoded if isinstance(self.engine, PythonBits) else list(encoded))
+            answers = step(encode_items(items, first))
         return cast("list[bool]", answers)
 
     def combine(self, other: MemoryBits, *, both: bool) -> None:

@@ -154,7 +154,7 @@ class _Rebuild:
         """Take over those of the items that the filter has."""
         count = 0
         for taken in chunks(self._loader, items, "auto", finish=True):
-            yield from self._take_over(list(encode_items(taken, count)))
+            yield from self._take_over(encode_items(taken, count))
             count += len(taken)
 
     def add_late(self, items: Items) -> Core[None]:

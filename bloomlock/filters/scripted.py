@@ -11,8 +11,6 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
 from bloomlock.keys import discards_key
 from bloomlock.scripts import Script, answer_of
-from bloomlock.slices import plain_layout
-from bloomlock.strategies.sliced import state_of
 
 from .claims import refuse_full
 from .state import in_one_generation
@@ -63,7 +61,7 @@ def run_script(
             if how != _GROWN:
                 return returned if how in (_DONE, _DONE_BESIDE_DISCARDS) else None
             for shard, count in zip(shards, returned, strict=True):
-                state_of(shard).learn(count)
+                shard.slices.learn(count)
 
     reply = yield from in_one_generation(state, work)
     if given and state.view is not None and state.fill.due(len(given)):
@@ -86,8 +84,7 @@ def _head(
     which = []
     for data in encoded:
         number = hasher.shard_of(data)
-        state = view.shards[number].slices
-        packed = hasher.packed([data], 1 if state is None else state.count)
+        packed = hasher.packed([data], view.shards[number].slices.count)
         places.setdefault(number, []).append(packed)
         which.append(1 + list(places).index(number))
     shards = [view.shards[number] for number in places]
@@ -99,9 +96,7 @@ def _head(
         b"".join(map(hasher.identify, encoded)),
     ]
     for shard, mine in zip(shards, places.values(), strict=True):
-        state = shard.slices
-        head.append(plain_layout(hasher.num_hashes) if state is None else state.layout)
-        head.append(b"".join(mine))
+        head += [shard.slices.layout, b"".join(mine)]
     return shards, head
 
 

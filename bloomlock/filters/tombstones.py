@@ -34,7 +34,7 @@ from bloomlock.parallel import in_parallel
 from bloomlock.scripts import named_error
 from bloomlock.strategies import Segment
 from bloomlock.strategies.base import header_command, header_from_bytes
-from bloomlock.strategies.sliced import ADD, ask_shard, state_of
+from bloomlock.strategies.sliced import ADD, ask_shard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -219,10 +219,9 @@ def _look_up(view: View, shard: Shard, items: Sequence[bytes]) -> Core[list[bool
 
 def _add_again(view: View, number: int, items: Sequence[bytes]) -> Core[list[Segment]]:
     """Remove the tombstones of items whose bits are all set; who removes one gets "new"."""
-    shards, hasher = view.in_slices()
-    state_of(shards[number]).has_tombstones = True
+    view.shards[number].slices.has_tombstones = True
     # Sent once: who repeats it gets "seen" of what it has added itself.
-    segments = yield from ask_shard(shards[number], hasher, items, ADD)
+    segments = yield from ask_shard(view.shards[number], items, ADD)
     errors = [one.error and named_error(one.error, NEEDS) for one in segments]
     return [
         final(view, one._replace(error=error)) for one, error in zip(segments, errors, strict=True)

@@ -43,13 +43,13 @@ class Shard(NamedTuple):
         key: Its key.
         header: The header it should have.
         bits: Bits of its bitmap, header not counted.
-        slices: What is known of its slices; None: it is one bitmap.
+        slices: What is known of its slices.
     """
 
     key: str
     header: int
-    bits: int = 0
-    slices: SliceState | None = None
+    bits: int
+    slices: SliceState
 
     @property
     def headers(self) -> list[bytes]:

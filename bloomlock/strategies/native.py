@@ -22,7 +22,6 @@ from bloomlock.delivery import collect, deliver
 from bloomlock.descriptor import generation_of
 from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
-from bloomlock.hashing import EncodedTexts
 from bloomlock.keys import native_key
 from bloomlock.refusals import is_missing
 
@@ -130,13 +129,7 @@ def _commands(shard: Shard, items: Sequence[bytes], write: bool) -> list[bytes]:
     own = native_key(shard.key, generation_of(shard.header))
     words = ("BF.INSERT", own, "NOCREATE", "ITEMS") if write else ("BF.MEXISTS", own)
     ending = [] if write else [encode_command("EXISTS", own)]
-    try:
-        # Texts are packed as UTF-8 as well.
-        plain = items.texts if isinstance(items, EncodedTexts) else items
-        return [pack_command((*words, *plain)), *ending, header_command(shard.key)]
-    except UnicodeEncodeError:
-        list(items)  # names the text in its error
-        raise
+    return [pack_command((*words, *items)), *ending, header_command(shard.key)]
 
 
 def _segments(shard: Shard, counts: Sequence[int], replies: Replies, write: bool) -> list[Segment]:

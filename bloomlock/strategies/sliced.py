@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from bloomlock.effects import Core
     from bloomlock.hashing import Hasher
-    from bloomlock.slices import SliceState
 
     from .base import Shard
 
@@ -66,7 +65,7 @@ class SlicedStrategy(Strategy):
         self, shards: Sequence[Shard], hasher: Hasher, item: bytes, *, write: bool
     ) -> Core[Segment]:
         shard = shards[hasher.shard_of(item)]
-        state, operation = state_of(shard), self._operation(write=write)
+        state, operation = shard.slices, self._operation(write=write)
         if not state.has_tombstones:
             places = state.hasher.packed([item], state.count)
             command = b"%b$%d\r\n%b\r\n" % (_opening(shard, operation), len(places), places)
@@ -76,17 +75,22 @@ class SlicedStrategy(Strategy):
                 if lost.sent and write:
                     return Segment(1, error=lost)
                 reply = lost
-            segment = _read(shard, state, reply, 1) if isinstance(reply, list) else None
+            segment = _read(shard, reply, 1) if isinstance(reply, list) else None
             if segment is not None:
                 return segment
         # By any other reply nothing was done.
-        (segment,) = yield from ask_shard(shard, hasher, [item], operation)
+        (segment,) = yield from ask_shard(shard, [item], operation)
         return segment
 
     def ask_shard(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
+        self,
+        shard: Shard,
+        hasher: Hasher,  # noqa: ARG002 - as Strategy
+        items: Sequence[bytes],
+        *,
+        write: bool,
     ) -> Core[list[Segment]]:
-        return ask_shard(shard, hasher, items, self._operation(write=write))
+        return ask_shard(shard, items, self._operation(write=write))
 
     def _operation(self, *, write: bool) -> bytes:
         if not write:
@@ -94,14 +98,12 @@ class SlicedStrategy(Strategy):
         return RENEW if self.refresh else ADD
 
 
-def ask_shard(
-    shard: Shard, hasher: Hasher, items: Sequence[bytes], operation: bytes
-) -> Core[list[Segment]]:
+def ask_shard(shard: Shard, items: Sequence[bytes], operation: bytes) -> Core[list[Segment]]:
     """Carry out an operation for some items, all of one shard; see Strategy.ask_shard.
 
     DISCARD without items sets the flag of discards.
     """
-    state, keys = state_of(shard), [shard.key, discards_key(shard.key)]
+    state, keys = shard.slices, [shard.key, discards_key(shard.key)]
     expected = shard.header.to_bytes(HEADER_BYTES, "big")
 
     def arguments(some: range) -> list[bytes | int]:
@@ -113,7 +115,7 @@ def ask_shard(
             state.hasher.packed(mine, state.count),
         ]
         if state.has_tombstones or operation == DISCARD:
-            made.append(b"".join(map(hasher.identify, mine)))
+            made.append(b"".join(map(state.hasher.identify, mine)))
         return made
 
     answered: dict[int, Segment] = {}
@@ -126,7 +128,7 @@ def ask_shard(
         replies = yield from ITEMS.call_each(keys, makers, repeatable=is_repeatable)
         todo = []
         for part, reply in zip(parts, replies, strict=True):
-            segment = _read(shard, state, reply, len(part))
+            segment = _read(shard, reply, len(part))
             if segment is None:
                 todo.append(part)
             else:
@@ -134,16 +136,9 @@ def ask_shard(
     return [answered[start] for start in sorted(answered)]
 
 
-def state_of(shard: Shard) -> SliceState:
-    """Return what is known of the slices of a shard."""
-    if shard.slices is None:
-        raise TypeError(f"the shard {shard.key!r} has no slices")
-    return shard.slices
-
-
 def _opening(shard: Shard, operation: bytes) -> bytes:
     """Return a call of the script up to the places of the items, of which nothing was discarded."""
-    state = state_of(shard)
+    state = shard.slices
     if operation not in state.openings:
         keys = shard.key, discards_key(shard.key)
         header = shard.header.to_bytes(HEADER_BYTES, "big")
@@ -153,7 +148,7 @@ def _opening(shard: Shard, operation: bytes) -> bytes:
     return state.openings[operation]
 
 
-def _read(shard: Shard, state: SliceState, reply: Any, count: int) -> Segment | None:
+def _read(shard: Shard, reply: Any, count: int) -> Segment | None:
     """Return the answers of one call; None: it has to be made again by what was learned."""
     if not isinstance(reply, list):
         return Segment(count, error=error_of(reply))
@@ -161,12 +156,14 @@ def _read(shard: Shard, state: SliceState, reply: Any, count: int) -> Segment | 
     header = header_from_bytes(start)
     if unflagged(header) != shard.header:
         return Segment(count, header, None)
-    state.has_tombstones = has_discards(header)
+    state = shard.slices
+    # A flag stays as long as the generation; the shards of a plain filter share what is known.
+    state.has_tombstones |= has_discards(header)
     if answers == [LOST]:
         return Segment(count, BROKEN, None)
     if answers and isinstance(answers[0], bytes):
         return Segment(count, header, [flag == ord("0") for flag in answers[0]])
-    if answers and answers[0] > len(state.hasher.slices):
+    if answers and answers[0] > len(state.hasher.hashes):
         return Segment(count, error=too_many_slices(shard.key, answers[0]))
     if answers:
         state.learn(answers[0])

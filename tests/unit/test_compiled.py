@@ -99,7 +99,7 @@ def test_commands_are_those_of_python(shape, shards, key, items, write):
     one, two = (Hasher(bits, num_hashes, shards, seeds, key=key) for _ in range(2))
     in_python(two)
     items = [item.encode() if isinstance(item, str) else item for item in items]
-    shard = Shard("bloomlock:{é}:bits", 7)
+    shard = Shard("bloomlock:{é}:bits", 7, bits, None)
     commands = [
         [command for some in Bitfields(shard, hasher, items, write) for command in some]
         for hasher in (one, two)

@@ -8,7 +8,7 @@ from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 from bloomlock.hashing import Hasher
 from bloomlock.strategies.base import Segment, Shard, Strategy, WithFallback
 
-SHARD = Shard("bits", 1)
+SHARD = Shard("bits", 1, 8192, None)
 HASHER = Hasher(8192, 2)
 ITEMS = [b"%d" % number for number in range(5)]
 

@@ -136,9 +136,7 @@ def test_seeds_may_be_any_iterable():
 def test_text_is_its_utf8_and_many_are_encoded_as_one_is(items):
     expected = [item.encode() if isinstance(item, str) else item for item in items]
     assert [encode_item(item) for item in items] == expected
-    assert list(encode_items(items)) == expected
-    assert [encode_items(items)[index] for index in range(len(items))] == expected
-    assert list(encode_items(items)[1:]) == expected[1:]
+    assert encode_items(items) == expected
 
 
 @pytest.mark.parametrize("others", [["a"], [b"a"], ["a", b"a"]])
@@ -146,7 +144,4 @@ def test_the_index_of_a_bad_item_is_named(others):
     with pytest.raises(TypeError, match=r"items\[12\]: item must be str or bytes, not int \(7\)"):
         encode_items([*(others * 4)[:2], 7], first=10)
     with pytest.raises(ConfigurationError, match=r"items\[12\]: .*surrogate"):
-        list(encode_items([*(others * 4)[:2], "\ud800"], first=10))
-    if others == ["a"]:
-        with pytest.raises(ConfigurationError, match=r"items\[9003\]: .*surrogate"):
-            Hasher(8192, 3).digests(encode_items(["a"] * 9000 + ["\ud800"], first=3))
+        encode_items([*(others * 4)[:2], "\ud800"], first=10)
