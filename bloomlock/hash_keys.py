@@ -71,8 +71,8 @@ def check_key(key: object) -> HashKey | None:
 
     No message holds any of it.
     """
-    if key is None:
-        return None
+    if key is None or isinstance(key, HashKey):
+        return key
     if key is True:
         return HashKey.of(secrets.token_bytes(RANDOM_KEY_BYTES), stored=True)
     allowed = f"{MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes (or a str of as many in UTF-8), True, None"

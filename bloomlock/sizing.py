@@ -1,12 +1,7 @@
 """From capacity and error rate to bits and hash functions, and back. Pure arithmetic.
 
-Sources:
-    B. H. Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 13(7), 1970.
-    A. Broder, M. Mitzenmacher, "Network applications of Bloom filters: a survey", Internet
-    Mathematics 1(4), 2004: the rate (1 - e^(-kn/m))^k and its optimum k = (m/n) ln 2.
-    S. J. Swamidass, P. Baldi, "Mathematical correction for fingerprint similarity measures to
-    improve chemical retrieval", J. Chem. Inf. Model. 47(3), 2007: the count of items from the
-    count of bits.
+A. Broder, M. Mitzenmacher, "Network applications of Bloom filters: a survey", Internet Mathematics
+1(4), 2004: the rate (1 - e^(-kn/m))^k and its optimum k = (m/n) ln 2.
 """
 
 from __future__ import annotations
@@ -58,13 +53,7 @@ _UNIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The shape of a filter.
-
-    Attributes:
-        shard_bits: Bits of the bitmap of one shard, header not counted.
-        num_hashes: Hash functions, k: bits tested and set for one item.
-        shards: Redis strings the bitmap is spread over.
-    """
+    """The shape of a filter; `shard_bits` is without the header."""
 
     shard_bits: int
     num_hashes: int
@@ -85,18 +74,23 @@ def bytes_text(number: float) -> str:
     return f"{number:.1f} TiB"
 
 
+def check_whole(name: str, value: object, least: int, most: int, allowed: str = "") -> int:
+    """Return a whole number within bounds, or raise ConfigurationError."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or not least <= int(cast("int", value)) <= most:
+        allowed = allowed or f"from {least} to {most}"
+        raise ConfigurationError(f"{name} must be a whole number {allowed}, not {value!r:.80}")
+    return int(cast("int", value))
+
+
 def check_capacity(capacity: object) -> int:
-    if isinstance(capacity, bool) or not isinstance(capacity, Integral) or int(capacity) < 1:
-        raise ConfigurationError(
-            f"capacity must be a whole number of items, at least 1, not {capacity!r}"
-        )
-    if int(capacity) > MAX_CAPACITY:
+    if isinstance(capacity, Integral) and int(capacity) > MAX_CAPACITY:
         # As a power: Python refuses to write whole numbers of several thousand digits.
         raise ConfigurationError(
             f"capacity must be at most {MAX_CAPACITY} items, not about "
             f"2^{int(capacity).bit_length()}"
         )
-    return int(capacity)
+    return check_whole("capacity", capacity, 1, MAX_CAPACITY, "of items, at least 1")
 
 
 def check_error_rate(error_rate: object) -> float:
@@ -109,31 +103,23 @@ def check_error_rate(error_rate: object) -> float:
     return float(cast("float", error_rate))
 
 
-def _check_count(name: str, value: object, most: int) -> int | None:
-    if value is None:
-        return None
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_whole or not 1 <= int(cast("int", value)) <= most:
-        raise ConfigurationError(
-            f"{name} must be a whole number from 1 to {most} or None, not {value!r:.80}"
-        )
-    return int(cast("int", value))
-
-
 def check_shards(shards: object) -> int | None:
-    return _check_count("shards", shards, MAX_SHARDS)
+    allowed = f"from 1 to {MAX_SHARDS} or None"
+    return None if shards is None else check_whole("shards", shards, 1, MAX_SHARDS, allowed)
 
 
 def check_num_hashes(num_hashes: object, error_rate: float) -> int | None:
-    """Return `num_hashes` (None: by `optimize`); too few for the rate are refused as well."""
-    checked = _check_count("num_hashes", num_hashes, MAX_HASHES)
-    if checked is not None:
-        bits = bits_needed(MAX_CAPACITY, error_rate, checked) / MAX_CAPACITY
-        if bits > MAX_BITS_PER_ITEM:
-            raise ConfigurationError(
-                f"num_hashes must be more than {num_hashes} at error_rate {error_rate:g}: it takes "
-                f"{bits:.0f} bits an item, and an exact set of fingerprints takes about 600"
-            )
+    if num_hashes is None:
+        return None
+    checked = check_whole(
+        "num_hashes", num_hashes, 1, MAX_HASHES, f"from 1 to {MAX_HASHES} or None"
+    )
+    bits = bits_needed(MAX_CAPACITY, error_rate, checked) / MAX_CAPACITY
+    if bits > MAX_BITS_PER_ITEM:
+        raise ConfigurationError(
+            f"num_hashes must be more than {num_hashes} at error_rate {error_rate:g}: it takes "
+            f"{bits:.0f} bits an item, and an exact set of fingerprints takes about 600"
+        )
     return checked
 
 
@@ -149,11 +135,7 @@ def check_optimize(optimize: object) -> Optimize | None:
 def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:
     """Return the smallest m for which k hash functions keep the rate at n items.
 
-    The rate (1 - e^(-kn/m))^k solved for m: m = -kn / ln(1 - p^(1/k)) (Broder, Mitzenmacher).
     No optimal k is assumed, so the rounding of k costs bits and never the rate.
-
-    >>> bits_needed(1_000_000, 0.01, 7)
-    9592955
     """
     # Of rates near 1 the root is rounded to 1, and the logarithm of 0 does not exist.
     root = min(error_rate ** (1 / num_hashes), 1 - 2**-53)
@@ -176,14 +158,12 @@ def small_filter_rate(count: int, num_bits: int, num_hashes: int, *, seeded: boo
 
 
 def whole_collisions(fill_ratio: float, num_bits: int, num_hashes: int) -> float:
-    """Return a bound of the chance that one other item has nearly all offsets of a new one.
-
-    Default hashing (hashing.py) has m^3 sequences of offsets. One of n items has the same with
-    probability n/m^3, and as often the same moved on by s places, for each s; of those s offsets
-    are set by chance. Both signs of s make n (1 + f)/(1 - f)/m^3 at a fill of f. Twice that is
-    taken, because sequences that agree at every other place add to it where m is a power of 2:
-    counted exactly over all m^3 sequences for m up to 8192, the most was 1.8 times.
-    """
+    """Return a bound of the chance that one other item has nearly all offsets of a new one."""
+    # There are m^3 sequences of offsets. One of n items has the same with probability n/m^3, and as
+    # often the same moved on by s places, for each s; of those s offsets are set by chance. Both
+    # signs of s make n (1 + f)/(1 - f)/m^3 at a fill of f. Twice that is taken, because sequences
+    # that agree at every other place add to it where m is a power of 2: counted exactly for m up
+    # to 8192, the most was 1.8 times.
     count = estimate_count(fill_ratio * num_bits, num_bits, num_hashes)
     clear = max(1 - fill_ratio, 1 / num_bits)
     return float(min(1.0, 2 * count * (1 + fill_ratio) / clear / num_bits**3))
@@ -208,12 +188,7 @@ def _bits_that_keep(capacity: int, error_rate: float, num_hashes: int, *, seeded
 
 
 def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
-    """Return the fewest hash functions that are good enough.
-
-    "memory": at most 1.8 % more bits than the optimum k = log2(1/p), which is flat: a fifth fewer
-    hash functions cost a hundredth more bits. "balanced": bits times the server's time, which is
-    k + 5 in bits, at most a tenth above their least product. "speed": at most three times the bits
-    of the optimum.
+    """Return the fewest hash functions that are good enough; see docs/internals/format.md.
 
     >>> [[best_num_hashes(p, word) for p in (0.5, 0.01, 1e-6)] for word in get_args(Optimize)]
     [[1, 6, 16], [1, 3, 7], [1, 2, 5]]
@@ -230,19 +205,11 @@ def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
     return next((k for k, cost in costs.items() if cost <= enough), ideal)
 
 
-def usual_shards(size: Size) -> int:
-    """Return how many shards a filter gets by itself, from its size with as few as hold it."""
-    return min(MAX_SHARDS, max(size.shards, -(-size.num_bits // USUAL_SHARD_BITS)))
-
-
 def shard_capacity(capacity: int, shards: int) -> int:
-    """Return how many items one of several shards must hold.
-
-    Items spread over the shards by hash, so a shard gets n/S items give or take sqrt(n/S);
-    three of these are added, 0.03 % for a full-size shard.
-    """
+    """Return how many items one of several shards must hold."""
     if shards == 1:
         return capacity
+    # Items spread over the shards by hash: a shard gets n/S give or take sqrt(n/S).
     mean = capacity / shards
     return math.ceil(mean + 3 * math.sqrt(mean))
 
@@ -254,28 +221,28 @@ def size_for(
     num_hashes: int | None = None,
     shards: int | None = None,
     seeded: bool = False,
+    usual_bits: int = USUAL_SHARD_BITS,
 ) -> Size:
     """Return the smallest filter that holds `capacity` items at `error_rate`.
 
-    Without `num_hashes` it has the best for "balanced", without `shards` as few as hold the bits.
-
-    Raises:
-        ConfigurationError: If it would not fit in `shards` (or 4096) shards of 2^32 bits.
+    Without `num_hashes` it has the best for "balanced", without `shards` as many as keep a shard
+    within `usual_bits`, or as few as hold the bits if that takes more than 4096.
 
     >>> size_for(1_000_000, 0.01)
     Size(shard_bits=12364167, num_hashes=3, shards=1)
-    >>> size_for(1_000_000_000, 1e-6, num_hashes=16)
-    Size(shard_bits=4174675432, num_hashes=16, shards=7)
     """
     k = num_hashes or best_num_hashes(error_rate)
     least = -(-bits_needed(capacity, error_rate, k) // MAX_SHARD_BITS)
     # More than the plain division gives may be needed, for the uneven spread over shards.
-    choices = range(least, MAX_SHARDS + 1) if shards is None else (shards,)
-    for count in choices:
+    for count in range(least, MAX_SHARDS + 1) if shards is None else (shards,):
         items = shard_capacity(capacity, count)
         bits = max(bits_needed(items, error_rate, k), MIN_SHARD_BITS)
         if bits <= MAX_SHARD_BITS:
-            return Size(_bits_that_keep(items, error_rate, k, seeded=seeded), k, count)
+            size = Size(_bits_that_keep(items, error_rate, k, seeded=seeded), k, count)
+            usual = min(MAX_SHARDS, -(-size.num_bits // usual_bits))
+            if shards is not None or usual <= count:
+                return size
+            return size_for(capacity, error_rate, num_hashes=k, shards=usual, seeded=seeded)
     raise too_large(capacity, error_rate, bits_needed(capacity, error_rate, k), shards)
 
 
@@ -302,19 +269,17 @@ def error_rate_at_fill(fill_ratio: float, num_hashes: int) -> float:
 def estimate_count(bits_set: float, num_bits: int, num_hashes: float) -> float:
     """Return the number of distinct items from the number of set bits: -(m/k) ln(1 - X/m).
 
-    Source: Swamidass, Baldi 2007. A bitmap with every bit set gives the estimate for one clear
-    bit, the largest estimate there is.
+    S. J. Swamidass, P. Baldi, J. Chem. Inf. Model. 47(3), 2007. With every bit set it is the
+    estimate for one clear bit, the largest there is.
     """
     clear = max(num_bits - bits_set, 1.0)
     return -(num_bits / num_hashes) * math.log(clear / num_bits)
 
 
 def estimate_deviation(capacity: float, num_bits: int, num_hashes: int, sampled_bits: int) -> float:
-    """Return the standard deviation of `estimate_count` for a filter at its capacity.
-
-    Var(X) = s e^-c (1 - (1 + c s/m) e^-c) with c = kn/m for the set ones of s of the m bits, times
-    (m/s dn/dX)^2.
-    """
+    """Return the standard deviation of `estimate_count` for a filter at its capacity."""
+    # Var(X) = s e^-c (1 - (1 + c s/m) e^-c) with c = kn/m for the set ones of s of the m bits,
+    # times (m/s dn/dX)^2.
     c = num_hashes * capacity / num_bits
     clear = math.exp(-c)
     variance = num_bits * clear * (1 - (1 + c * sampled_bits / num_bits) * clear)

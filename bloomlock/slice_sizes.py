@@ -1,13 +1,7 @@
 """How a filter is divided into slices: those of a time window, and those of growth. Pure.
 
-With r = 1/2 slice j of a filter that grows is sized for the rate p (1 - r) r^j. An item never added
-is taken for a seen one if any slice says so, so with any number of slices that happens at most at
-the rate
-
-    p (1 - r) (1 + r + r^2 + ...) = p
-
-(P. S. Almeida, C. Baquero, N. Preguiça, D. Hutchison, "Scalable Bloom Filters", 2007). Slice j is
-for capacity * factor^j items, so few slices are enough, and few are what makes `exists` quick.
+Growth is that of P. S. Almeida, C. Baquero, N. Preguiça, D. Hutchison, "Scalable Bloom Filters",
+2007; docs/internals/format.md has the formulas.
 """
 
 from __future__ import annotations
@@ -15,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from . import sizing
@@ -29,6 +23,7 @@ from .sizing import (
     RATE_TOLERANCE,
     USUAL_SHARD_BITS,
     Size,
+    check_whole,
 )
 from .slices import LAG, Slice
 
@@ -65,12 +60,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The slices of a window, as all clients of a filter agree on them.
-
-    Attributes:
-        length_us: Microseconds for which an item is remembered at least.
-        slices: Slices of that time.
-    """
+    """The slices of a window, as all clients of a filter agree on them."""
 
     length_us: int
     slices: int
@@ -86,60 +76,45 @@ class Ring:
     def __str__(self) -> str:
         return f"{self.length} in {self.slices} slices"
 
-    def slice_items(self, capacity: int) -> int:
-        return -(-capacity // self.slices)
-
     def slice_rate(self, error_rate: float) -> float:
-        """Return the rate that each of the slices may have.
-
-        An item is there by mistake if it is in one slice by mistake: the places of its bits are the
-        same in all, but other items set them.
-        """
+        # An item is there by mistake if it is in one slice by mistake: the places of its bits are
+        # the same in all, but other items set them.
         return error_rate / (self.slices + 1)
 
-    def size_for(
+    def slices_for(
         self,
         capacity: int,
         error_rate: float,
         num_hashes: int,
-        shards: int | None = None,
+        shards: int | None,
         *,
         seeded: bool = False,
-    ) -> Size:
-        """Return the size of the smallest slices for a window with `capacity` items.
-
-        With shards=None there are as many as keep a slice below 1 MiB, and all of a shard below 6.
-
-        >>> size = Ring(7 * 86_400 * 10**6, 6).size_for(1_000_000, 1e-6, 19)
-        >>> round(7 * size.num_bits / 1_000_000, 1)
-        38.7
-        """
-        items, rate, ring = self.slice_items(capacity), self.slice_rate(error_rate), self.slices + 1
+    ) -> tuple[Size, tuple[Slice, ...]]:
+        """Return the size of a slice, and all slices; without `shards` none is above a MiB."""
+        items, rate, ring = (
+            -(-capacity // self.slices),
+            self.slice_rate(error_rate),
+            self.slices + 1,
+        )
         bits = sizing.bits_needed(items, rate, num_hashes)
         if shards is None:
             usual = min(USUAL_SLICE_BITS, USUAL_SHARD_BITS // ring)
             shards = min(MAX_SHARDS, max(1, -(-bits // usual)))
         size = sizing.size_for(items, rate, num_hashes=num_hashes, shards=shards, seeded=seeded)
-        if self.divide(capacity, error_rate, size)[-1].end_byte * 8 > MAX_SHARD_BITS + FIRST_BIT:
+        room, each = math.ceil(items / shards), 8 * ((size.shard_bits + 7) // 8)
+        if ring * each > MAX_SHARD_BITS:
             raise sizing.too_large(capacity, error_rate, ring * bits, shards)
-        return size
-
-    def divide(self, capacity: int, error_rate: float, size: Size) -> tuple[Slice, ...]:
-        items, rate = self.slice_items(capacity), self.slice_rate(error_rate)
-        bits, room = size.shard_bits, math.ceil(items / size.shards)
-        firsts = [FIRST_BIT + n * 8 * ((bits + 7) // 8) for n in range(self.slices + 1)]
-        return tuple(Slice(first, bits, size.num_hashes, rate, items, room) for first in firsts)
+        return size, tuple(
+            Slice(FIRST_BIT + number * each, size.shard_bits, num_hashes, rate, items, room)
+            for number in range(ring)
+        )
 
 
 def check_window(window: Window | timedelta | float) -> Ring:
-    """Return the slices of a window that a caller asks for, or raise ConfigurationError."""
     asked = window if isinstance(window, Window) else Window(window)
     length, count = asked.length, USUAL_SLICES if asked.slices is None else asked.slices
-    if not _is_whole(count, MIN_SLICES, MAX_SLICES):
-        raise ConfigurationError(
-            f"slices must be a whole number from {MIN_SLICES} to {MAX_SLICES} or None, not "
-            f"{count!r:.80}"
-        )
+    allowed = f"from {MIN_SLICES} to {MAX_SLICES} or None"
+    count = check_whole("slices", count, MIN_SLICES, MAX_SLICES, allowed)
     length_us = 0
     if isinstance(length, timedelta):
         length_us = length // timedelta(microseconds=1)
@@ -150,7 +125,7 @@ def check_window(window: Window | timedelta | float) -> Ring:
             f"window must be a timedelta or seconds, at least {MIN_SLICE_US * count / 10**6:g} s "
             f"with {count} slices and at most 3650 days, not {length!r:.80}"
         )
-    return Ring(length_us, int(count))
+    return Ring(length_us, count)
 
 
 # -- growth --------------------------------------------------------------------------------------
@@ -188,31 +163,18 @@ class Growth:
     factor: int = GROWTH
     up_to: int | None = None
 
-
-def check_growth(growth: Growth, capacity: int) -> Growth:
-    """Return how a filter grows, or raise ConfigurationError."""
-    factor, up_to = growth.factor, growth.up_to
-    if not _is_whole(factor, MIN_GROWTH, MAX_GROWTH):
-        raise ConfigurationError(
-            f"growth must be a whole number from {MIN_GROWTH} to {MAX_GROWTH} or None, "
-            f"not {factor!r:.80}"
-        )
-    if up_to is not None and not _is_whole(up_to, capacity, MAX_CAPACITY):
-        raise ConfigurationError(
-            f"up_to must be a whole number of items from the capacity, {capacity}, to "
-            f"{MAX_CAPACITY}, or None, not {up_to!r:.80}"
-        )
-    return Growth(int(factor), None if up_to is None else int(up_to))
-
-
-def _is_whole(number: object, least: int, most: int) -> bool:
-    if isinstance(number, bool) or not isinstance(number, Integral):
-        return False
-    return least <= int(number) <= most
+    def checked(self, capacity: int) -> Growth:
+        """Return it if it is usable for a capacity, or raise ConfigurationError."""
+        allowed = f"from {MIN_GROWTH} to {MAX_GROWTH} or None"
+        factor = check_whole("growth", self.factor, MIN_GROWTH, MAX_GROWTH, allowed)
+        if self.up_to is None:
+            return Growth(factor)
+        allowed = f"of items from the capacity, {capacity}, to {MAX_CAPACITY}, or None"
+        return Growth(factor, check_whole("up_to", self.up_to, capacity, MAX_CAPACITY, allowed))
 
 
 def slice_error_rate(error_rate: float, index: int) -> float:
-    """Return the rate that a slice is sized for.
+    """Return the rate that a slice is sized for: any number of slices keep the rate of the filter.
 
     Small slices may pass the rate that they are sized for by RATE_TOLERANCE, so that is left free.
 
@@ -225,11 +187,7 @@ def slice_error_rate(error_rate: float, index: int) -> float:
 def _steps(
     capacity: int, error_rate: float, num_hashes: int, factor: int, up_to: int | None
 ) -> Iterator[tuple[int, float, int]]:
-    """Yield items, rate and hash functions of the slices, the first one first.
-
-    >>> [hashes for _, _, hashes in _steps(1000, 1e-6, 17, 4, 85_000)]
-    [17, 18, 19, 19]
-    """
+    """Yield items, rate and hash functions of the slices, the first one first."""
     held = 0
     more = math.log(TIGHTENING) / math.log(slice_error_rate(error_rate, 0))
     for index in range(MOST_SLICES):
@@ -244,17 +202,19 @@ def _steps(
         held += items
 
 
-def slices_for(
-    capacity: int, error_rate: float, num_hashes: int, shards: int, growth: Growth
-) -> tuple[Slice, ...]:
-    """Return all slices that a filter can have, the first one first.
+def growing_slices(
+    capacity: int, error_rate: float, num_hashes: int, shards: int | None, growth: Growth
+) -> tuple[Size, tuple[Slice, ...]]:
+    """Return the size of the first slice, and all slices that a filter can have.
 
     Raises:
         ConfigurationError: If they do not hold `up_to` items, or not even the capacity.
 
-    >>> [(s.bits, s.num_hashes, s.capacity) for s in slices_for(1000, 0.01, 6, 1, Growth(4, 9000))]
+    >>> _, found = growing_slices(1000, 0.01, 6, 1, Growth(4, 9000))
+    >>> [(part.bits, part.num_hashes, part.capacity) for part in found]
     [(13275, 6, 1000), (57091, 7, 4000), (63421, 8, 4000)]
     """
+    shards = shards or _usual_shards(capacity, error_rate, num_hashes, growth)
     found: list[Slice] = []
     first, up_to = FIRST_BIT, growth.up_to
     for items, rate, k in _steps(capacity, error_rate, num_hashes, growth.factor, up_to):
@@ -278,17 +238,13 @@ def slices_for(
             f"{shards} shards with growth {growth.factor}, not {up_to}; give a larger capacity or "
             "more shards"
         )
-    return tuple(found)
+    return Size(found[0].bits, num_hashes, shards), tuple(found)
 
 
-def shards_for(capacity: int, error_rate: float, num_hashes: int, growth: Growth) -> int:
-    """Return how many shards a filter gets by itself, in which all its slices have room.
-
-    >>> shards_for(10**6, 1e-6, 7, Growth(4, 64 * 10**6))
-    8
-    """
-    size = sizing.size_for(capacity, slice_error_rate(error_rate, 0), num_hashes=num_hashes)
-    shards = sizing.usual_shards(size)
+def _usual_shards(capacity: int, error_rate: float, num_hashes: int, growth: Growth) -> int:
+    """Return how many shards a filter gets by itself, in which all its slices have room."""
+    rate = slice_error_rate(error_rate, 0)
+    shards = sizing.size_for(capacity, rate, num_hashes=num_hashes).shards
     most = growth.up_to or USUAL_REACH * capacity
     bits = sum(
         sizing.bits_needed(_room(items, shards), rate, hashes)
@@ -299,12 +255,10 @@ def shards_for(capacity: int, error_rate: float, num_hashes: int, growth: Growth
 
 
 def _room(items: int, shards: int) -> int:
-    """Return for how many items a slice is sized, so that all of its own fit before it is full.
-
-    The number of items is estimated from set bits, and clients look at it now and then. So a slice
-    has room for more than the items at which the next one is added, and these are more than it is
-    for by what chance may do.
-    """
+    """Return for how many items a slice is sized, so that all of its own fit before it is full."""
+    # The number of items is estimated from set bits, and clients look at it now and then. So a
+    # slice has room for more than the items at which the next one is added, and these are more
+    # than it is for by what chance may do.
     return math.ceil((items + 3 * math.sqrt(items * shards)) * LAG / (LAG - 1))
 
 

@@ -1,24 +1,7 @@
 """Several bitmaps in the string of a shard: with a time window, or where a filter grows. Pure.
 
-    8 bytes   header
-    16 bytes  state, big-endian. Window: the epoch of the newest slice, 8 bytes, and a bit for each
-              slice that is in use, 2 bytes. Growth: how many slices there are beside the first
-    slices    bitmaps, one behind the other, each from a whole byte on
-
-Only the newest slice takes items. An item is there if one slice that counts has all its bits.
-
-A window is a ring of s + 1 equal slices, each for an even share of the capacity. Time is divided
-into epochs of window/s by the server's clock, counted from 1970, and epoch e has slice
-e mod (s + 1). The slices of the last s + 1 epochs count. So an item is remembered for the window at
-least, and for one epoch more at most.
-
-A filter that grows appends a slice when the newest one is full, and all count.
-
-One script (scripts/items.lua) tests, adds and discards items in one step. With a window an add goes
-on to the epoch of the clock first: it wipes one slice, the one that it adds to, and marks those of
-the epochs in between as not in use. So no client knows an epoch, and no add wipes more than one
-slice. In a filter that grows a client has to know how many slices there are, as the bits of an item
-differ from slice to slice. If it does not, nothing is done, and it hears the number and asks again.
+docs/internals/format.md says how they lie behind the header, docs/internals/protocols.md how
+scripts/items.lua tests and adds in one step, so that no client knows an epoch of a window.
 """
 
 from __future__ import annotations

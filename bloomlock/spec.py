@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 
 from . import native, sizing
@@ -20,18 +18,8 @@ from .descriptor import (
 )
 from .errors import ConfigurationError, FilterMismatchError
 from .hash_keys import HashKey, check_key, check_seeds, key_difference, read_key
-from .sizing import MAX_CAPACITY, MAX_SHARDS, Optimize, Size
-from .slice_sizes import (
-    MAX_GROWTH,
-    Growth,
-    Ring,
-    Window,
-    check_growth,
-    check_window,
-    shards_for,
-    slice_error_rate,
-    slices_for,
-)
+from .sizing import MAX_SHARDS, Optimize, Size
+from .slice_sizes import Growth, Ring, Window, check_window, growing_slices, slice_error_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,7 +100,7 @@ class RequestedSpec:
             sizing.check_num_hashes(num_hashes, rate),
             sizing.check_optimize(optimize),
             ring,
-            None if growth is None else check_growth(growth, items),
+            None if growth is None else growth.checked(items),
         )
 
     @classmethod
@@ -132,24 +120,13 @@ class RequestedSpec:
 
     def describe(self) -> Descriptor:
         """Return the descriptor of a new filter with these parameters, its generation still 0."""
-        slices: tuple[Slice, ...] = ()
-        if self.native:
-            size = native.size_for(self.capacity, self.error_rate, self.shards)
-        elif self.growth is not None:
-            shape = self.capacity, self.error_rate, self._hashes(self.optimize or sizing.BALANCED)
-            shards = self.shards or shards_for(*shape, self.growth)
-            slices = slices_for(*shape, shards, self.growth)
-            size = Size(slices[0].bits, shape[-1], shards)
-        else:
-            try:
-                size = self._size(self.optimize or sizing.BALANCED)
-            except ConfigurationError:
-                if self.seeds or self.num_hashes or self.optimize:
-                    raise
-                # The largest filters fit in no other way.
-                size = self._size(sizing.MEMORY)
-            if self.window is not None:
-                slices = self.window.divide(self.capacity, self.error_rate, size)
+        try:
+            size, slices = self._sizes(self.optimize or sizing.BALANCED)
+        except ConfigurationError:
+            if self.native or self.growth or self.seeds or self.num_hashes or self.optimize:
+                raise
+            # The largest filters fit in no other way.
+            size, slices = self._sizes(sizing.MEMORY)
         return Descriptor(
             self.capacity,
             self.error_rate,
@@ -162,19 +139,17 @@ class RequestedSpec:
             slices=slices,
         )
 
-    def _size(self, optimize: Optimize) -> Size:
-        found = partial(
-            self.window.size_for if self.window else sizing.size_for,
-            self.capacity,
-            self.error_rate,
-            num_hashes=self._hashes(optimize),
-            seeded=self.seeds is not None,
-        )
-        size = found(shards=self.shards)
-        if not (self.shards or self.window):
-            usual = sizing.usual_shards(size)
-            size = found(shards=usual) if usual > size.shards else size
-        return size
+    def _sizes(self, optimize: Optimize) -> tuple[Size, tuple[Slice, ...]]:
+        capacity, rate, shards = self.capacity, self.error_rate, self.shards
+        if self.native:
+            return native.size_for(capacity, rate, shards), ()
+        hashes, seeded = self._hashes(optimize), self.seeds is not None
+        if self.growth is not None:
+            return growing_slices(capacity, rate, hashes, shards, self.growth)
+        if self.window is not None:
+            return self.window.slices_for(capacity, rate, hashes, shards, seeded=seeded)
+        size = sizing.size_for(capacity, rate, num_hashes=hashes, shards=shards, seeded=seeded)
+        return size, ()
 
     def _hashes(self, optimize: Optimize) -> int:
         if self.seeds or self.num_hashes:
@@ -230,8 +205,6 @@ def refuse_key(key: object) -> None:
 # -- as it is stored: the fields of a hash ---------------------------------------------------------
 
 FORMAT = 1
-
-_WHOLE = re.compile("[0-9]{1,18}")
 
 FIELDS = (
     "format",
@@ -293,12 +266,8 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         fields["growth"] = growth.factor
         if growth.up_to is not None:
             fields["up_to"] = growth.up_to
-        fields["slices"] = _shapes(descriptor)
+        fields["slices"] = ",".join(f"{one.bits}/{one.num_hashes}" for one in descriptor.slices)
     return {name: str(value) for name, value in fields.items()}
-
-
-def _shapes(descriptor: Descriptor) -> str:
-    return ",".join(f"{part.bits}/{part.num_hashes}" for part in descriptor.slices)
 
 
 def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
@@ -318,16 +287,16 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
     if not fields:
         return None
     written = fields.get("format", "")
-    if _WHOLE.fullmatch(written) and int(written) != FORMAT:
+    if written.isdigit() and written != str(FORMAT):
         raise FilterMismatchError(
-            f"filter {name!r} is stored in format {written}, and this version of bloomlock "
+            f"filter {name!r} is stored in format {written:.20}, and this version of bloomlock "
             f"reads format {FORMAT} alone; upgrade bloomlock or make the filter anew"
         )
     try:
         return _decode_fields(fields)
     except KeyError as error:
         why = f"its field {error} is missing"
-    except (ValueError, ConfigurationError) as error:
+    except (ValueError, OverflowError) as error:
         why = f"{error!s:.300}"
     raise DamagedDescriptorError(f"filter {name!r} has a damaged descriptor ({why})")
 
@@ -342,27 +311,23 @@ def refuse_unknown_flags(name: str, header: int) -> None:
 
 
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
-    _whole(fields, "format", FORMAT)
-    native, seeds, growth = "native" in fields, None, None
-    capacity = _whole(fields, "capacity", MAX_CAPACITY)
+    native, seeds, window, growth, replaces = "native" in fields, None, None, None, None
     if fields["seeds"]:
-        seeds = fields["seeds"].split(",")
-        if not all(map(_WHOLE.fullmatch, seeds)):
-            raise ConfigurationError(f"seeds must be whole numbers, not {fields['seeds']!r:.80}")
+        seeds = [*map(int, fields["seeds"].split(","))]
+    if "window" in fields:
+        length_us, slices = map(int, fields["window"].split("/"))
+        window = Window(timedelta(microseconds=length_us), slices)
     if "growth" in fields:
-        up_to = _whole(fields, "up_to", MAX_CAPACITY) if "up_to" in fields else None
-        growth = Growth(_whole(fields, "growth", MAX_GROWTH), up_to)
-    key = read_key(fields["key"]) if "key" in fields else None
-    if key is not None and (native or seeds):
-        raise ConfigurationError("a filter that is native, or has seeds, has no key")
+        growth = Growth(int(fields["growth"]), int(fields["up_to"]) if "up_to" in fields else None)
     spec = RequestedSpec.check(
-        capacity,
+        int(fields["capacity"]),
         float(fields["error_rate"]),
-        seeds=[*map(int, seeds)] if seeds else None,
-        shards=_whole(fields, "shards", MAX_SHARDS),
-        num_hashes=None if native or seeds else _whole(fields, "num_hashes", sizing.MAX_HASHES),
+        seeds=seeds,
+        shards=int(fields["shards"]),
+        key=read_key(fields["key"]) if "key" in fields else None,
+        num_hashes=None if native or seeds else int(fields["num_hashes"]),
         native=native,
-        window=_window(fields["window"]) if "window" in fields else None,
+        window=window,
         growth=growth,
     )
     for field, known in (("state", STATES), ("origin", ORIGINS)):
@@ -372,47 +337,25 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
                 f"bloomlock, not {fields[field]!r:.80}"
             )
     most = 2**GENERATION_BITS - 1
-    generation = _whole(fields, "generation", most)
+    generation = sizing.check_whole("generation", int(fields["generation"]), 1, most)
+    if "replaces" in fields:
+        replaces = Replaced(*map(int, fields["replaces"].partition(":")[::2]))
+        sizing.check_whole("replaces", replaces.shards, 1, MAX_SHARDS, "of shards and a header")
     descriptor = replace(
         spec.describe(),
-        key=key,
         generation=generation,
         state=fields["state"],
         origin=fields["origin"],
-        root=_whole(fields, "root", most) if "root" in fields else generation,
-        replaces=_replaced(fields["replaces"]) if "replaces" in fields else None,
+        root=int(fields.get("root", generation)),
+        replaces=replaces,
     )
-    # Other numbers would send each item to other bits than the writer's, without any error.
+    # Each field is as a writer with these parameters writes it. With another number of bits each
+    # item would be sent to other places than the writer's, without any error.
     expected = encode(descriptor)
-    for name in ("shard_bits", "num_hashes", "slices"):
+    for name in (fields.keys() | expected.keys()) - {"key"}:
         if (stored := fields.get(name)) != expected.get(name):
             raise ConfigurationError(
                 f"{name} must be {expected.get(name)!s:.80} by its other parameters, not "
                 f"{stored!s:.80}"
             )
     return descriptor
-
-
-def _window(text: str) -> Window:
-    if not (found := re.fullmatch("([0-9]{1,18})/([0-9]{1,2})", text)):
-        raise ConfigurationError(f"window must be microseconds/slices, not {text!r:.80}")
-    length_us, slices = map(int, found.groups())
-    return Window(timedelta(microseconds=length_us), slices)
-
-
-def _replaced(text: str) -> Replaced:
-    if not re.fullmatch("[0-9]{1,20}:[0-9]{1,20}", text):
-        raise ConfigurationError(f"replaces must be two whole numbers, not {text!r:.80}")
-    found = Replaced(*map(int, text.split(":")))
-    if not 1 <= found.shards <= MAX_SHARDS:
-        raise ConfigurationError(f"replaces must name 1 to {MAX_SHARDS} shards, not {text!r:.80}")
-    return found
-
-
-def _whole(fields: Mapping[str, str], name: str, most: int) -> int:
-    text = fields[name]
-    if not _WHOLE.fullmatch(text) or not 1 <= int(text) <= most:
-        raise ConfigurationError(
-            f"{name} must be a whole number from 1 to {most}, not {text!r:.80}"
-        )
-    return int(text)

@@ -16,8 +16,8 @@ from bloomlock.slice_sizes import (
     MOST_SLICES,
     Growth,
     compound_error_rate,
+    growing_slices,
     slice_error_rate,
-    slices_for,
 )
 from bloomlock.spec import RequestedSpec
 
@@ -87,7 +87,7 @@ def test_few_slices_are_enough_for_a_guess_that_is_64_times_too_small():
     read = {}
     for factor in (2, 4):
         hashes = best_num_hashes(slice_error_rate(1e-6, 0), "memory")
-        slices = slices_for(10**6, 1e-6, hashes, 8, Growth(factor, 64 * 10**6))
+        _, slices = growing_slices(10**6, 1e-6, hashes, 8, Growth(factor, 64 * 10**6))
         read[factor] = sum(part.num_hashes for part in slices)
     assert read == {2: 136, 4: 73}
     assert GROWTH == 4

@@ -17,6 +17,7 @@ from bloomlock.hashing import Hasher
 from bloomlock.sizing import (
     FIRST_BIT,
     FIRST_BYTE,
+    MAX_SHARD_BITS,
     MAX_SHARDS,
     RATE_TOLERANCE,
     Optimize,
@@ -32,6 +33,8 @@ from bloomlock.sizing import (
     whole_collisions,
 )
 from bloomlock.spec import RequestedSpec
+
+FEWEST = {"usual_bits": MAX_SHARD_BITS}
 
 MOVES = range(-4, 5)
 TINY = [(1, 1e-15), (112, 1e-15), (3_000, 1e-15), (140, 1e-12), (168, 1e-10), (186, 1e-9)]
@@ -49,7 +52,7 @@ def test_the_rate_is_kept_at_capacity_and_one_bit_less_would_break_it(
     rate = 10**exponent
     num_hashes = best_num_hashes(rate, word) if word else None
     try:
-        size = size_for(capacity, rate, num_hashes=num_hashes, shards=shards)
+        size = size_for(capacity, rate, num_hashes=num_hashes, shards=shards, **FEWEST)
     except ConfigurationError as refused:
         assert "shards hold" in str(refused)
         return
@@ -96,7 +99,7 @@ def test_a_word_costs_what_it_says(error_rate):
 
 def test_given_hashes_cost_bits_and_not_the_rate():
     for num_hashes in (1, 3, 30):
-        size = size_for(100_000, 0.001, num_hashes=num_hashes)
+        size = size_for(100_000, 0.001, num_hashes=num_hashes, **FEWEST)
         assert size.num_hashes == num_hashes
         rate = expected_error_rate(100_000, size.num_bits, num_hashes)
         assert rate == pytest.approx(0.001, rel=1e-3)
@@ -106,8 +109,8 @@ def test_given_hashes_cost_bits_and_not_the_rate():
 
 
 def test_large_filters_take_as_many_shards_as_they_need():
-    assert size_for(140_000_000, 1e-6, num_hashes=16).shards == 1
-    size = size_for(1_000_000_000, 1e-6, num_hashes=16)
+    assert size_for(140_000_000, 1e-6, num_hashes=16, **FEWEST).shards == 1
+    size = size_for(1_000_000_000, 1e-6, num_hashes=16, **FEWEST)
     assert size.shards == 7
     assert FIRST_BIT + size.shard_bits <= 2**32
     largest = size_for(600_000_000_000, 1e-6, num_hashes=16)
@@ -120,7 +123,7 @@ def test_large_filters_take_as_many_shards_as_they_need():
 @pytest.mark.parametrize("exponent", range(3, 11))
 def test_a_filter_takes_shards_of_a_few_mebibytes_by_itself(exponent):
     whole = RequestedSpec.check(10**exponent, 1e-6).describe().size
-    least = size_for(10**exponent, 1e-6)
+    least = size_for(10**exponent, 1e-6, **FEWEST)
     assert least.shards <= whole.shards <= MAX_SHARDS
     # Answers come with a bitmap of up to 8 MiB, and more shards cost hardly any memory.
     assert whole.shard_bits < 8 * 2**23 or whole.shards == MAX_SHARDS
@@ -171,7 +174,7 @@ def test_estimates_from_a_sample_deviate_as_said(sampled):
     [(1e-2, 1, 2_000, 2), (1e-3, 2, 1_000, 4), (1e-4, 3, 20_000, 10), (1e-5, 3, 3_000, 20)],
 )
 def test_few_hash_functions_keep_the_rate(error_rate, num_hashes, capacity, probes):
-    size = size_for(capacity, error_rate, num_hashes=num_hashes)
+    size = size_for(capacity, error_rate, num_hashes=num_hashes, **FEWEST)
     random = np.random.default_rng(capacity)
     bits = np.zeros(FIRST_BIT + size.shard_bits, bool)
     hasher = Hasher(size.shard_bits, num_hashes)
@@ -242,7 +245,7 @@ def test_all_sequences_of_a_very_small_bitmap_are_counted():
 
 @pytest.mark.parametrize(("capacity", "error_rate"), TINY)
 def test_sequences_that_certainly_collide_are_few_enough(capacity, error_rate):
-    size = size_for(capacity, error_rate)
+    size = size_for(capacity, error_rate, **FEWEST)
     bits, chance = size.shard_bits, np.random.default_rng(7)
     hasher = Hasher(bits, size.num_hashes)
     sequences = chance.integers(0, bits, (capacity, 3)).astype(np.uint64)

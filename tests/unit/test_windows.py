@@ -11,23 +11,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock.sizing import best_num_hashes
 from bloomlock.slice_sizes import MAX_SLICES, MIN_SLICES, Ring, Window, check_window
 from bloomlock.slices import live_slices
+from bloomlock.spec import RequestedSpec
 
 DAY_US = 86_400 * 10**6
 SLICES = range(MIN_SLICES, MAX_SLICES + 1)
 windows = st.builds(Ring, st.integers(3_000_000, 3650 * DAY_US), st.sampled_from(SLICES))
 
 
-def best(ring, error_rate):
-    return best_num_hashes(ring.slice_rate(error_rate))
+def described(capacity, error_rate, slices):
+    """The size of a slice, and the items that it is for."""
+    window = Window(timedelta(days=7), slices)
+    made = RequestedSpec.check(capacity, error_rate, window=window).describe()
+    assert len(made.slices) == slices + 1
+    return made.size, made.slices[0].capacity
 
 
 @given(windows, st.integers(10**15, 4 * 10**15), st.integers(0, 10**10))
 def test_an_item_is_remembered_for_the_window_and_one_slice(window, added_us, later_us):
     """Whatever was added since: nothing depends on a client that adds in time."""
-    ring = window.divide(1000, 1e-3, window.size_for(1000, 1e-3, 9, shards=1))
+    _, ring = window.slices_for(1000, 1e-3, 9, 1)
     epoch = added_us // window.epoch_us
     added_to = ring[epoch % len(ring)]
     for after_us in (later_us, window.length_us, window.length_us + window.epoch_us + 1):
@@ -49,10 +53,8 @@ def test_an_item_is_remembered_for_the_window_and_one_slice(window, added_us, la
 @pytest.mark.parametrize("slices", [2, 6, 12])
 @pytest.mark.parametrize("error_rate", [1e-3, 1e-6])
 def test_the_size_keeps_the_rate_and_is_not_too_large(slices, error_rate):
-    window = Ring(7 * DAY_US, slices)
-    size = window.size_for(100_000, error_rate, best(window, error_rate))
+    size, items = described(100_000, error_rate, slices)
     assert size.shards == 1
-    items = window.slice_items(100_000)
     assert (slices + 1) * items >= 100_000
     fill = -math.expm1(-size.num_hashes * items / size.shard_bits)
     assert (slices + 1) * fill**size.num_hashes <= error_rate * 1.0001
@@ -64,9 +66,8 @@ def test_the_size_keeps_the_rate_and_is_not_too_large(slices, error_rate):
 def test_the_rate_of_all_live_slices_together_is_that_asked_for(slices):
     """All slices full: a mistake is one slice that has all k bits."""
     chance = np.random.default_rng(slices)
-    window, capacity, rate = Ring(7 * DAY_US, slices), 30_000, 1e-2
-    size = window.size_for(capacity, rate, best(window, rate))
-    each, asked = window.slice_items(capacity), 100_000
+    rate, asked = 1e-2, 100_000
+    size, each = described(30_000, rate, slices)
     probes = chance.integers(size.shard_bits, size=(asked, size.num_hashes))
     found = np.zeros(asked, bool)
     for _ in range(slices + 1):
