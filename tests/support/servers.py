@@ -88,9 +88,21 @@ def with_bloom() -> dict[str, str]:
     return {"loadmodule": str(_required(bloom_module(), "RedisBloom"))}
 
 
-def _required(path: Path | None, what: str) -> Path:
-    if path is not None:
-        return path
+def require_package(name: str) -> None:
+    """Without a package that an example needs, skip the test, or fail it in CI."""
+    _required(importlib.util.find_spec(name), f"package {name}")
+
+
+def require_spark() -> None:
+    """Without PySpark and Java skip the test, in CI too: CI installs them where it has the time."""
+    for found in (importlib.util.find_spec("pyspark"), shutil.which("java")):
+        if found is None:
+            pytest.skip("PySpark needs Java; both are here with the extra `spark` and a JRE")
+
+
+def _required(found: T | None, what: str) -> T:
+    if found is not None:
+        return found
     message = f"this machine has no {what}"
     if os.environ.get("CI"):
         pytest.fail(message)

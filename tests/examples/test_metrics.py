@@ -1,0 +1,169 @@
+"""Metrics by OpenTelemetry: what Prometheus reads of the example, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import timeit
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+import servers
+
+from benchmarks.cluster import low_port
+from bloomlock import AsyncBloomFilter, BloomFilter, Lock
+from bloomlock.errors import FilterLostError, LockLostError
+
+BOARD = Path(__file__).parents[2] / "examples" / "metrics_board.json"
+
+
+@pytest.fixture
+def opentelemetry():
+    servers.require_package("opentelemetry")
+
+
+@pytest.fixture
+def metrics(opentelemetry, reader):
+    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - it may not be there
+
+    from bloomlock.metrics import Metrics  # noqa: PLC0415 - as above
+
+    return Metrics(MeterProvider([reader]), every=0)
+
+
+@pytest.fixture
+def reader(opentelemetry):
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: PLC0415 - as above
+
+    return InMemoryMetricReader()
+
+
+def collected(reader, name):
+    """Return the values of a metric by its labels; of a histogram how many were recorded."""
+    data = reader.get_metrics_data()
+    return {
+        tuple(point.attributes.values()): getattr(point, "count", None) or point.value
+        for resource in (data.resource_metrics if data else ())
+        for metric in resource.scope_metrics[0].metrics
+        if metric.name == f"bloomlock.{name}"
+        for point in metric.data.data_points
+    }
+
+
+@pytest.mark.processes
+def test_prometheus_reads_the_example(start, opentelemetry):
+    port = low_port()
+    program = start("opentelemetry", "metrics_server.py", port)
+    program.wait_for(lambda: "new" in program.printed)
+    # The lock may not have been released yet.
+    page = program.wait_for(
+        lambda: (text := read(f"http://127.0.0.1:{port}/metrics")) and "hold" in text and text
+    )
+    values = dict(re.findall(r"^(bloomlock_\w+)\{.*\} (\S+)$", page, re.MULTILINE))
+    assert float(values["bloomlock_filter_capacity"]) == 1_000_000
+    assert float(values["bloomlock_filter_estimated_count"]) == pytest.approx(101, abs=3)
+    assert float(values["bloomlock_filter_claims_committed_total"]) == 1
+    assert float(values["bloomlock_lock_wait_seconds_count"]) == 1
+    assert re.search(r'_adds_total\{answer="new",filter="jobs".*\} 100.0', page)
+    panels = json.loads(BOARD.read_text())["panels"]
+    shown = {name for panel in panels for name in re.findall(r"bloomlock_\w+", str(panel))}
+    # Errors have no name before there is one.
+    assert shown - set(values) == {"bloomlock_filter_errors_total"}
+
+
+def read(url):
+    with urlopen(url, timeout=60) as reply:  # noqa: S310 - loopback
+        return reply.read().decode()
+
+
+def test_what_an_object_adds_and_its_errors_are_counted(metrics, reader, valkey, r):
+    with BloomFilter("pages", 1000, client=valkey) as pages:
+        metrics.count(pages)
+        assert pages.add("a")
+        assert not pages.add("a")
+        assert pages.add_many(["a", "b", "b", "c"]) == [False, True, False, True]
+        assert "c" in pages
+        with BloomFilter("pages", 1000, client=valkey) as other:
+            other.clear()
+        for _ in range(2):
+            with pytest.raises(FilterLostError):
+                pages.exists("a")
+    assert collected(reader, "filter.adds") == {("pages", "new"): 3, ("pages", "seen"): 3}
+    assert collected(reader, "filter.errors") == {("pages", "FilterLostError"): 2}
+
+
+def test_in_asyncio_too(metrics, reader, valkey, r):
+    async def add():
+        async with AsyncBloomFilter("pages", 1000, client=valkey) as pages:
+            metrics.count(pages)
+            adds = [pages.add(str(number % 50)) for number in range(100)]
+            assert sum(await asyncio.gather(*adds)) == 50
+            await pages.add_many(["a", "b", "a"])
+            await pages.delete()
+            with pytest.raises(FilterLostError):
+                await pages.add("a")
+
+    asyncio.run(add())
+    assert collected(reader, "filter.adds") == {("pages", "new"): 52, ("pages", "seen"): 51}
+    assert collected(reader, "filter.errors") == {("pages", "FilterLostError"): 1}
+
+
+def test_a_filter_that_cannot_be_read_has_no_fill(metrics, reader, valkey, r):
+    metrics.poll("pages", client=valkey)
+    assert collected(reader, "filter.estimated_count") == {}
+    assert set(collected(reader, "filter.errors")) == {("pages", "FilterNotFoundError")}
+    with BloomFilter("pages", 1000, client=valkey) as pages:
+        pages.update(map(str, range(500)))
+        claims = pages.claim_many(["a", "b", "c"])
+        pages.commit_many(claims[:1])
+        claims[1].abandon("error")
+        (items,) = collected(reader, "filter.estimated_count").values()
+        assert items == pytest.approx(501, abs=30)
+        assert collected(reader, "filter.claims.open") == {("pages",): 1}
+        assert collected(reader, "filter.claims.failed") == {("pages",): 1}
+        pages.clear()
+        # A clear is no error for who only looks on.
+        assert collected(reader, "filter.estimated_count") == {("pages",): 0}
+
+
+def test_locks_that_are_waited_for_and_lost(metrics, reader, valkey, r):
+    with pytest.raises(LockLostError), Lock("a", r, observer=metrics.observe_lock) as lock:
+        assert not Lock("a", r, observer=metrics.observe_lock).acquire(timeout=0.01)
+        r.delete(lock.key)
+    with Lock("b", r, observer=metrics.observe_lock):
+        pass
+    waits = {("a", "acquired"): 1, ("a", "timeout"): 1, ("b", "acquired"): 1}
+    assert collected(reader, "lock.wait") == waits
+    assert collected(reader, "lock.hold") == {("a", "lost"): 1, ("b", "released"): 1}
+
+
+@pytest.mark.long
+def test_counting_takes_less_than_a_50th_of_an_add(metrics, valkey, r):
+    """Compares the least times of many tries: a busy machine spoils some of them."""
+
+    class Empty:
+        """Takes no time itself."""
+
+        name = "pages"
+
+        def add(self, _item):
+            return False
+
+        add_many = _run = add
+
+        def call_both(self):
+            self.add("a")
+            self._run("a")
+
+    def least_us(call, number):
+        return min(timeit.repeat(call, number=number, repeat=300)) / number * 1e6
+
+    plain, counted = Empty(), Empty()
+    metrics.count(counted)
+    with BloomFilter("pages", 10**6, client=valkey) as pages:
+        add_us = least_us(lambda: pages.add("a"), 50)
+    extra_us = least_us(counted.call_both, 2000) - least_us(plain.call_both, 2000)
+    print(f"one add {add_us:.1f} us, counting it {extra_us:.2f}")
+    assert extra_us < add_us / 50
