@@ -44,56 +44,30 @@ CAPACITY, ERROR_RATE = 1_000_000, 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to do.
-
-    Attributes:
-        operation: What to call; "tasks" is `add` from many tasks of asyncio.
-        items: Items of a slice, for each process.
-        workload: Which items.
-        batch: Items in one call; 1 for what takes one.
-        tasks: Tasks of asyncio at the same time.
-        fresh: Whether the filter is cleared before each slice; then no other case of the stage
-            can know anything that was seen.
-        full: Whether it is left out of a quick run.
-    """
-
-    operation: str
-    items: int
+    operation: str  # "tasks" is `add` from many tasks of asyncio
+    items: int  # of a slice, for each process
     workload: Workload = "new"
-    batch: int = 1
-    tasks: int = 0
-    fresh: bool = False
-    full: bool = False
+    batch: int = 1  # items in one call; 1 for what takes one
+    tasks: int = 0  # of asyncio, at the same time
+    fresh: bool = False  # cleared before each slice: what other cases have seen is gone
+    full: bool = False  # left out of a quick run
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Contenders that live at the same time and take turns in all of its cases.
-
-    Attributes:
-        entries: The contenders.
-        cases: What each does, where it can.
-        repetitions: Slices of each contender and case, and those of a quick run; 0: none.
-        capacity: Distinct items of the filters.
-        error_rate: Of the filters.
-        processes: Numbers of client processes.
-        round_trip_ms: Milliseconds to the server and back; 0 is a unix socket.
-        fill: Items each filter holds before the first slice.
-    """
+    """Contenders that live at the same time and take turns in all of its cases."""
 
     entries: Sequence[Entry]
     cases: Sequence[Case]
-    repetitions: tuple[int, int]
-    capacity: int = CAPACITY
+    repetitions: tuple[int, int]  # slices of each contender and case, and those of a quick run
+    capacity: int = CAPACITY  # distinct items of the filters
     error_rate: float = ERROR_RATE
-    processes: tuple[int, ...] = (1,)
-    round_trip_ms: float = 0.0
-    fill: int = 0
+    processes: tuple[int, ...] = (1,)  # numbers of client processes
+    round_trip_ms: float = 0.0  # 0 is a unix socket
+    fill: int = 0  # items each filter holds before the first slice
 
 
 def part(name: str, *stages: Stage) -> Part:
-    """Return the part of a suite that consists of some stages."""
-
     def measure(bench: Bench) -> Iterator[Row]:
         for number, stage in enumerate(stages):
             there = bench.choose(stage.entries)
@@ -104,7 +78,6 @@ def part(name: str, *stages: Stage) -> Part:
 
 
 def table_of(case: Case) -> str:
-    """Return the table of a case."""
     if case.operation in MANY:
         return f"{case.operation}: {WORKLOADS[case.workload]}"
     return "add, by tasks of asyncio" if case.tasks else "one item in a call"
@@ -129,8 +102,6 @@ def column_of(stage: Stage, case: Case, processes: int = 1) -> str:
 
 
 class _Running:
-    """One stage that is being measured."""
-
     def __init__(self, name: str, stage: Stage, bench: Bench, number: int) -> None:
         self._part = name
         self._stage = stage
@@ -142,7 +113,6 @@ class _Running:
         self._meters: dict[str, Meter] = {}
 
     def _sized(self, case: Case) -> Case:
-        """Return the case with the number of items that is asked for."""
         if not self._bench.items:
             return case
         batch = min(case.batch, self._bench.items)

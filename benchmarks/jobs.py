@@ -25,7 +25,6 @@ _runner: list[asyncio.Runner] = []
 
 
 def on_loop(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run something in the one loop of this process."""
     if not _runner:
         _runner.append(asyncio.Runner())
     return _runner[0].run(work)
@@ -47,8 +46,6 @@ def without_gc(work: Callable[[], Answer]) -> Callable[[], Answer]:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Adds items, untimed."""
-
     spans: tuple[Span, ...]
     operation: str = "add_many"
     batch: int = 10_000
@@ -63,21 +60,11 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Times calls.
-
-    Attributes:
-        operation: What to call; "tasks" is `add` of a contender for asyncio.
-        spans: Which items.
-        batch: Items in one call, of operations that take many.
-        tasks: Tasks of asyncio that share the items out.
-        fresh: Whether the contender is cleared before.
-    """
-
-    operation: str
+    operation: str  # "tasks" is `add` of a contender for asyncio
     spans: tuple[Span, ...]
-    batch: int = 1
-    tasks: int = 0
-    fresh: bool = False
+    batch: int = 1  # items in one call, of operations that take many
+    tasks: int = 0  # of asyncio, that share the items out
+    fresh: bool = False  # the contender is cleared before
 
     def prepare(self, contender: Any) -> Callable[[], Answer]:
         """Make the items and warm up; return what answers times and the number of Trues."""

@@ -30,30 +30,20 @@ CLUSTER = "cluster:"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a contender is made from.
-
-    Attributes:
-        url: The server.
-        prefix: Start of all keys of this run.
-        name: What follows it, other for each contender.
-        capacity: Distinct items to be ready for.
-        error_rate: False-positive rate asked for at that fill.
-    """
+    """What a contender is made from."""
 
     url: str
-    prefix: str
-    name: str
-    capacity: int = 1_000_000
+    prefix: str  # of all keys of this run
+    name: str  # what follows it, other for each contender
+    capacity: int = 1_000_000  # distinct items to be ready for
     error_rate: float = 1e-6
 
     @property
     def key(self) -> str:
-        """The whole key, for contenders that have one."""
         return self.prefix + self.name
 
 
 def parse_url(url: str) -> dict[str, Any]:
-    """Return what a Redis URL says, as redis-py's clients take it."""
     options = dict(_parse_url(url))  # type: ignore[no-untyped-call]  # redis-py left it untyped
     if "path" in options:
         options["unix_socket_path"] = options.pop("path")
@@ -72,7 +62,6 @@ def connect(url: str) -> Any:
 
 
 def open_socket(url: str) -> socket.socket:
-    """Return a socket that is connected to the server."""
     options = parse_url(url)
     if "unix_socket_path" not in options:
         return socket.create_connection(
@@ -117,13 +106,11 @@ def _redis_bloom() -> Path | None:
 
 
 def forget(client: Any, prefix: str) -> None:
-    """Delete all keys that start with `prefix`."""
     for key in client.scan_iter(match=prefix + "*", count=1000):
         client.unlink(key)
 
 
 def memory_of(client: Any, prefix: str) -> int:
-    """Return the bytes that all keys that start with `prefix` take."""
     keys = client.scan_iter(match=prefix + "*", count=1000)
     return sum(client.memory_usage(key, samples=0) for key in keys)
 
@@ -158,7 +145,6 @@ class Meter:
         self._last = readings[-1]
 
     def start(self) -> None:
-        """Begin to count."""
         self._last = self._read()
 
     def stop(self, items: float = 1) -> dict[str, float]:

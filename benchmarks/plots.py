@@ -39,7 +39,6 @@ THEMES = ("light", "dark")
 
 
 def draw(found: Mapping[str, Result], out: Path) -> Iterator[Path]:
-    """Draw the pictures of the suites that were measured; yield their paths."""
     out.mkdir(parents=True, exist_ok=True)
     for name, (suite, width, paint) in _PAINTERS.items():
         if suite not in found:

@@ -102,7 +102,6 @@ async def _serve(pipe: Connection, url: str, path: str, delay: float) -> None:
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float) -> None:
-    """Carry one direction to its end."""
     loop = asyncio.get_running_loop()
     on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(ON_THE_WAY)
 
@@ -156,7 +155,6 @@ class LossProxy:
 
     @property
     def url(self) -> str:
-        """Where clients connect to."""
         server = parse_url(self._url)
         kept = {name: server[name] for name in server if name in {"db", "username", "password"}}
         return f"unix://{self._path}?{urlencode(kept)}"

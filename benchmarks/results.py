@@ -49,12 +49,10 @@ class Row:
         self.figures: dict[str, list[float]] = {}
 
     def note(self, **figures: float) -> None:
-        """Add the figures of one repetition."""
         for name, value in figures.items():
             self.figures.setdefault(name, []).append(float(f"{value:.{DIGITS}g}"))
 
     def median(self, figure: str) -> float | None:
-        """Return the median of a figure; None where it has none."""
         values = self.figures.get(figure)
         return median(values) if values else None
 
@@ -78,7 +76,6 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def rows_of(result: Result) -> list[Row]:
-    """Return the rows of a result."""
     rows = []
     for plain in result["rows"]:
         row = Row("", "", SimpleNamespace(name="", title=""))
@@ -106,7 +103,6 @@ def load(*places: Path) -> dict[str, Result]:
 
 
 def machine() -> dict[str, Any]:
-    """Return processor, cores, load and system."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -116,7 +112,6 @@ def machine() -> dict[str, Any]:
 
 
 def versions(url: str) -> dict[str, str]:
-    """Return the versions of the server, Python, the packages and the server's modules."""
     with connect(url) as client:
         server = server_of(client)
         modules: Any = client.execute_command("MODULE", "LIST")
@@ -131,7 +126,6 @@ def versions(url: str) -> dict[str, str]:
 
 
 def server_of(client: redis.Redis) -> str:
-    """Return the name of a server and its version."""
     fields: Any = client.info("server")
     name = fields.get("server_name", "redis")
     return f"{name} {fields.get(f'{name}_version', fields['redis_version'])}"

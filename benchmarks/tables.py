@@ -29,45 +29,27 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table with a line for each contender.
-
-    Attributes:
-        head: Its head.
-        figure: What it shows of a row.
-        over: The contender whose figure it is divided by; empty: none.
-        form: The median, with the least and the greatest, or the sum of all repetitions.
-    """
+    """A column of a table with a line for each contender."""
 
     head: str
-    figure: str
-    over: str = ""
-    form: Form = "median"
+    figure: str  # what it shows of a row
+    over: str = ""  # the contender whose figure it is divided by
+    form: Form = "median"  # of all repetitions; "spread" has the least and the most too
 
 
 class Ratio(NamedTuple):
-    """One figure that must not get worse, a line of ratios.csv.
-
-    Attributes:
-        suite: Where it is measured.
-        what: In words.
-        table: Of the row; `column` as well.
-        column: See Row.
-        name: The contender.
-        over: What it is compared with; empty: the figure itself.
-        figure: Which; with "rate" and "p50" the server's processor time is shown too.
-    """
+    """One figure that must not get worse, a line of ratios.csv."""
 
     suite: str
     what: str
-    table: str
+    table: str  # of the row; `column` as well
     column: str
     name: str
-    over: str
-    figure: str
+    over: str  # what it is compared with; empty: the figure itself
+    figure: str  # with "rate" and "p50" the server's processor time is shown too
 
 
 def wanted(suite: str) -> list[Ratio]:
-    """Return the figures of a suite that must not get worse."""
     lines = Path(__file__).with_name("ratios.csv").read_text("utf-8").splitlines()[1:]
     every = (Ratio(*(part.strip() for part in line.split(";"))) for line in lines)
     return [each for each in every if each.suite == suite]

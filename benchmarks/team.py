@@ -28,19 +28,12 @@ LONGEST_WAIT = 300.0
 
 
 class Job(Protocol):
-    """One slice of work."""
-
     def prepare(self, contender: Any) -> Callable[[], Answer]:
         """Do all that is not to be timed, and return what is."""
 
 
 class Worker:
-    """A process that runs a function, and a pipe to it.
-
-    Attributes:
-        process: The process.
-        pipe: This end of the pipe; the function gets the other as its first argument.
-    """
+    """A process that runs a function with a pipe to here as its first argument."""
 
     def __init__(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -68,14 +61,12 @@ class Worker:
         raise RuntimeError(f"a process of {self._name} said nothing for {LONGEST_WAIT:g} s")
 
     def tell(self, what: object) -> None:
-        """Send it something."""
         try:
             self.pipe.send(what)
         except OSError:
             self.hear()
 
     def kill(self) -> None:
-        """End it."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
@@ -88,12 +79,7 @@ class Worker:
 
 
 class Team:
-    """Processes that wait for jobs.
-
-    Attributes:
-        entry: Their contender.
-        place: Where it works.
-    """
+    """The processes of one contender, which wait for jobs."""
 
     def __init__(self, entry: Entry, place: Place, workers: Sequence[Worker]) -> None:
         self.entry = entry
@@ -102,7 +88,6 @@ class Team:
         self._busy: Sequence[Worker] = ()
 
     def wait_ready(self) -> None:
-        """Wait until every process is connected."""
         for worker in self._workers:
             worker.hear()
 

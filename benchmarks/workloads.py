@@ -57,7 +57,6 @@ def new_in(tag: str, count: int) -> int:
 
 
 def cut(items: Sequence[Any], size: int) -> Iterator[Any]:
-    """Yield the items in batches."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 

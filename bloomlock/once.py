@@ -41,7 +41,6 @@ Selector: TypeAlias = "str | Sequence[str] | Callable[..., object]"
 """A dotted path, several of them, or a function of the same arguments."""
 AnyFilter: TypeAlias = "BloomFilter | AsyncBloomFilter"
 
-_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)
 _users: WeakKeyDictionary[FilterBase, dict[str | None, str]] = WeakKeyDictionary()
 """For each filter the functions that use it, by their scopes."""
 
@@ -170,14 +169,14 @@ def once(
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            with claim(item_of(args, kwargs)) as taken:
+            with claim(item_of(*args, **kwargs)) as taken:
                 if taken:
                     return _finished(called, function(*args, **kwargs))
             return _answer(called, taken, on_duplicate, on_busy)
 
         @functools.wraps(function)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            async with await claim(item_of(args, kwargs)) as taken:
+            async with await claim(item_of(*args, **kwargs)) as taken:
                 if taken:
                     return _finished(called, await function(*args, **kwargs))
             return _answer(called, taken, on_duplicate, on_busy)
@@ -204,7 +203,7 @@ def _check_function(function: Any) -> bool:
 
 def _filter_getter(
     given: AnyFilter | Callable[[], AnyFilter], *, is_async: bool, called: str, scope: str | None
-) -> Callable[[], AnyFilter]:
+) -> Callable[[], Any]:
     """Return a function that returns the filter; a filter that is at hand is checked now."""
 
     def checked(found: Any) -> Any:
@@ -232,41 +231,31 @@ def _filter_getter(
 
 def _item_getter(
     key: Selector, function: Callable[..., object], scope: str | None
-) -> Callable[[tuple[object, ...], Mapping[str, object]], Item]:
-    """Return a function from the arguments of a call to the item of its key.
-
-    >>> def charge(order, currency="EUR"): ...
-    >>> item_of = _item_getter(["order.id", "currency"], charge, None)
-    >>> item_of(({"id": 7},), {})
-    '1:7,3:EUR,'
-    """
+) -> Callable[..., Item]:
+    """Return a function from the arguments of a call to the item of its key."""
     called = _name_of(function)
-    values = key if callable(key) else _path_reader(key, function)
+    values = key if callable(key) else _path_reader(key, function, called)
 
-    def item_of(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Item:
+    def item_of(*args: object, **kwargs: object) -> Item:
         found = values(*args, **kwargs)
         parts: list[Item] = [] if scope is None else [scope]
         for value in found if isinstance(found, tuple) else (found,):
-            if isinstance(value, (str, bytes)):
-                parts.append(value)
-            elif isinstance(value, int) and not isinstance(value, bool):
-                parts.append(str(int(value)))
-            elif isinstance(value, UUID):
-                parts.append(str(value))
-            else:
+            if not isinstance(value, (str, bytes, int, UUID)) or isinstance(value, bool):
                 raise TypeError(
                     f"key of {called}() must be a str, bytes, an int or a UUID, not {value!r:.80}"
                 )
+            # An int may be of an enumeration, which has another text.
+            plain = int(value) if isinstance(value, int) else value
+            parts.append(plain if isinstance(plain, (str, bytes)) else str(plain))
         return parts[0] if len(parts) == 1 else _netstrings(parts)
 
     return item_of
 
 
 def _path_reader(
-    key: str | Sequence[str], function: Callable[..., object]
+    key: str | Sequence[str], function: Callable[..., object], called: str
 ) -> Callable[..., tuple[object, ...]]:
     """Return a function of the same arguments that follows the paths."""
-    called = _name_of(function)
     paths = (key,) if isinstance(key, str) else key
     if not (
         isinstance(paths, (tuple, list))
@@ -290,14 +279,6 @@ def _path_reader(
                 f"{', '.join(parameters) or 'none'}"
             )
 
-    def values(*args: object, **kwargs: object) -> tuple[object, ...]:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        named = dict(bound.arguments)
-        if rest is not None:
-            named |= named.pop(rest)
-        return tuple(follow(path, named) for path in paths)
-
     def follow(path: str, value: Any) -> object:
         place = "the arguments"
         for part in path.split("."):
@@ -310,11 +291,22 @@ def _path_reader(
             place = part
         return value
 
+    def values(*args: object, **kwargs: object) -> tuple[object, ...]:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        named = dict(bound.arguments)
+        named |= named.pop(rest or "", {})
+        return tuple(follow(path, named) for path in paths)
+
     return values
 
 
 def _netstrings(parts: Sequence[Item]) -> Item:
-    """Return several values as one, which no other values give (cr.yp.to/proto/netstrings.txt)."""
+    """Return several values as one, which no other values give (cr.yp.to/proto/netstrings.txt).
+
+    >>> _netstrings(["7", "EUR"])
+    '1:7,3:EUR,'
+    """
     data = [part if isinstance(part, bytes) else part.encode() for part in parts]
     whole = b"".join(b"%d:%b," % (len(part), part) for part in data)
     return whole.decode() if all(isinstance(part, str) for part in parts) else whole
@@ -336,7 +328,7 @@ def _answer(called: str, taken: Claim | AsyncClaim, on_duplicate: str, on_busy: 
 
 def _finished(called: str, result: Any) -> Any:
     """Return what a function returned, or raise if its work has not been done by then."""
-    if isinstance(result, _UNFINISHED):
+    if isinstance(result, (CoroutineType, GeneratorType, AsyncGeneratorType)):
         if isinstance(result, CoroutineType):
             result.close()
         raise ConfigurationError(

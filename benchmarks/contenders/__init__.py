@@ -22,42 +22,25 @@ STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One contender by name.
-
-    Attributes:
-        name: As on the command line.
-        title: As in the tables.
-        made_by: "module.function" in this package.
-        options: Keyword arguments of that function.
-        operations: What to measure of it; "tasks" is for asyncio.
-        needs: A package that may not be installed ("package:rbloom"), or a command that the
-            server may not have ("command:BF.ADD"); empty: nothing.
-        masters: Of the cluster that it works on; 0: the server that all others have.
-        slow: By what its number of items is divided: it takes long.
-    """
-
-    name: str
-    title: str
-    made_by: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    operations: tuple[str, ...] = ALL
-    needs: str = ""
-    masters: int = 0
-    slow: int = 1
+    name: str  # as on the command line
+    title: str  # as in the tables
+    made_by: str  # "module.function" in this package
+    options: Mapping[str, Any] = field(default_factory=dict)  # of that function
+    operations: tuple[str, ...] = ALL  # "tasks" is for asyncio
+    needs: str = ""  # "package:rbloom" or "command:BF.ADD", which may not be there
+    masters: int = 0  # of the cluster that it works on; 0: the server that all others have
+    slow: int = 1  # by what its number of items is divided
 
     def only(self, *operations: str) -> Entry:
-        """Return it with fewer operations."""
         return replace(self, operations=operations)
 
 
 def make(made_by: str, place: Place, options: Mapping[str, Any]) -> Any:
-    """Return a contender, connected."""
     module, _, name = made_by.partition(".")
     return getattr(import_module(f"{__name__}.{module}"), name)(place, **options)
 
 
 def ours(name: str, title: str, **options: Any) -> Entry:
-    """Return a filter of bloomlock's with these options."""
     return Entry(name, f"bloomlock {title}".strip(), "filters.shared", options)
 
 

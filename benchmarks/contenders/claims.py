@@ -44,8 +44,6 @@ class _Scheme:
 
 
 class Claims(_Scheme):
-    """A BloomFilter's claims; all options are the filter's own."""
-
     def __init__(self, place: Place, **options: Any) -> None:
         size = (place.name, place.capacity, place.error_rate)
         client = connect(place.url)
@@ -66,8 +64,6 @@ class Claims(_Scheme):
 
 
 class AsyncClaims:
-    """Claims of an AsyncBloomFilter, one after the other."""
-
     def __init__(self, place: Place) -> None:
         size = (place.name, place.capacity, place.error_rate)
         client = redis.asyncio.Redis(**parse_url(place.url))

@@ -155,19 +155,16 @@ def ping(place: Place, *, way: str = "client") -> Any:
 
 
 def memory(place: Place) -> Any:
-    """Return a MemoryBloomFilter, without any server."""
     return MemoryBloomFilter(place.capacity, place.error_rate)
 
 
 def rbloom(place: Place) -> Any:
-    """Return rbloom, written in Rust, in the process."""
     from rbloom import Bloom  # noqa: PLC0415 - may not be installed
 
     return _asked_first(Bloom(place.capacity, place.error_rate))
 
 
 def in_process(_place: Place) -> Any:
-    """Return a set of Python."""
     return _asked_first(set())
 
 

@@ -19,14 +19,11 @@ LEASE = 30
 
 
 class Locks:
-    """All locks at one place."""
-
     def __init__(self, place: Place) -> None:
         self._place = place
         self._made: dict[str, Any] = {}
 
     def lock(self, name: str) -> Any:
-        """Return the lock of this name that the whole process uses."""
         if name not in self._made:
             self._made[name] = _make(name, self._place)
         return self._made[name]

@@ -59,8 +59,6 @@ class BlockedTime:
 
 
 class LinkSpider(Spider):
-    """Yields each page as an item, then follows all of its links."""
-
     name = "bench"
 
     def parse(self, response: Response, **_: Any) -> Iterator[Any]:

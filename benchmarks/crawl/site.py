@@ -26,28 +26,14 @@ FILLER = "<p>The page has some text, too, which the parser has to read.</p>" * 2
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a site looks like.
-
-    Attributes:
-        links: Of a page.
-        new: Of them to pages that no earlier page links to.
-        pages: Of the site; None: there is no end.
-        seconds: For which an answer is held back.
-    """
-
-    links: int
-    new: int
-    pages: int | None = None
-    seconds: float = 0.0
+    links: int  # of a page
+    new: int  # of them to pages that no earlier page links to
+    pages: int | None = None  # of the site; None: there is no end
+    seconds: float = 0.0  # for which an answer is held back
 
 
 class Site:
-    """The site on a loopback port; to be used as a context manager.
-
-    Attributes:
-        served: Paths of the pages that were asked for, in order.
-        on_request: Called with the number of each request, before it is answered.
-    """
+    """The site on a loopback port, with the paths that were asked for."""
 
     def __init__(self, shape: Shape) -> None:
         self.served: list[str] = []
@@ -60,7 +46,6 @@ class Site:
 
     @property
     def start(self) -> str:
-        """Address of the first page."""
         return f"http://127.0.0.1:{self._server.server_port}/0"
 
     def __enter__(self) -> Self:
@@ -73,21 +58,18 @@ class Site:
         self._thread.join()
 
     def note(self, path: str) -> None:
-        """Take down a request."""
         with self._lock:
             self.served.append(path)
             number = len(self.served)
         self.on_request(number)
 
     def forget(self) -> None:
-        """Begin a new log."""
         with self._lock:
             self.served.clear()
 
 
 @lru_cache(10_000)
 def page(number: int, shape: Shape) -> bytes:
-    """Return a page."""
     first = number * shape.new + 1
     chance = random.Random(number)
     repeats = [int(first * chance.random() ** SKEW) for _ in range(max(0, shape.links - shape.new))]
@@ -105,7 +87,7 @@ class _Server(ThreadingHTTPServer):
     site: Site
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that is killed hangs up."""
+        pass
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -128,4 +110,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     # A002: the parameter's name is that of the base class.
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing."""
+        pass

@@ -32,7 +32,6 @@ ADDS = 2_000
 
 
 def measure(bench: Bench) -> Iterable[Row]:
-    """Repeat what each contender wrote."""
     entries = bench.choose(ENTRIES)
     adds = bench.count(ADDS, 0, CONNECTIONS)
     taken = {entry: _take_down(entry, adds, bench) for entry in entries}

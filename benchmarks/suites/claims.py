@@ -35,7 +35,6 @@ KEPT = 10_000
 
 
 def memory(bench: Bench) -> Iterator[Row]:
-    """Take the memory of open claims and of finished items."""
     count = bench.count(KEPT)
     with connect(bench.url) as client:
         for entry in bench.choose(SCHEMES):

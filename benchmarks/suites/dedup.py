@@ -52,7 +52,6 @@ RSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def measure(bench: Bench) -> Iterable[Row]:
-    """Run each command in turn."""
     lines = bench.count(5_000_000, 500_000)
     there = [entry for entry in bench.choose(COMMANDS) if which(entry.made_by.split()[0])]
     with tempfile.TemporaryDirectory(prefix="bloomlock-") as made:

@@ -14,7 +14,6 @@ LARGE = 10_000_000
 
 
 def batches(size: int, items: int, *, fresh: bool = False, full: bool = False) -> Case:
-    """Return `add_many` of batches of a size."""
     return Case("add_many", items, batch=size, fresh=fresh, full=full)
 
 

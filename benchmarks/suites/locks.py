@@ -44,17 +44,11 @@ ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Contend:
-    """Acquires, holds and releases a lock until the time is over; notes when each happened.
-
-    Attributes:
-        name: The lock.
-        seconds: After which no new cycle begins.
-        hold: Seconds to sleep while holding the lock.
-    """
+    """Acquires, holds and releases a lock until the time is over; notes when each happened."""
 
     name: str
-    seconds: float
-    hold: float
+    seconds: float  # after which no new cycle begins
+    hold: float  # seconds to sleep while holding it
 
     def prepare(self, locks: Locks) -> Callable[[], Diary]:
         """Connect and load the scripts; return what answers (start, end, grants, errors)."""
@@ -131,7 +125,6 @@ def jain(shares: Sequence[float]) -> float:
 
 
 def measure(bench: Bench) -> Iterable[Row]:
-    """Let clients contend for each lock in turn."""
     entries, order = bench.choose(ENTRIES), random.Random(0)
     cells = [cell for cell in CELLS if cell[0] <= CROWD or not bench.quick]
     rows: dict[tuple[int, float, Entry], Row] = {}

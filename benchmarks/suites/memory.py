@@ -26,7 +26,6 @@ FILLED, FILLED_RATE, ASKED = 100_000, 1e-3, 300_000
 
 
 def bits(bench: Bench) -> Iterator[Row]:
-    """Make filters of several sizes, and sets of as many items."""
     entries = bench.choose((c.ATOMIC, c.MEMORY, c.BF, c.SADD))
     counts = [bench.items] if bench.items else COUNTS[: 3 if bench.quick else None]
     with connect(bench.url) as client:
@@ -53,7 +52,6 @@ def _bits(client: Any, entry: c.Entry, place: Place) -> float:
 
 
 def fills(bench: Bench) -> Iterator[Row]:
-    """Count false positives at several fills."""
     capacity = bench.count(FILLED)
     asked = items("absent", 3 * bench.items or ASKED)
     with connect(bench.url) as client:

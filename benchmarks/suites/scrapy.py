@@ -94,7 +94,6 @@ class _Crawl(Worker):
         super().__init__(f"the crawl of {entry.name}", work, site.start, settings, folder)
 
     def measured(self) -> dict[str, float]:
-        """Wait for its answer, and its end."""
         try:
             found: dict[str, float] = self.hear()
         except RuntimeError as error:

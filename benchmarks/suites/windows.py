@@ -44,7 +44,6 @@ def counted(bench: Bench) -> Iterator[Row]:
 
 
 def _discarded(client: Any, bench: Bench) -> float:
-    """Return the bytes that the server has more for each item that is discarded."""
     gone = items("discarded", bench.count(250_000, 50_000))
     place = Place(bench.url, bench.prefix, "discarded", 4 * len(gone))
     made = c.make("filters.shared", place, {"shards": 1})

@@ -32,9 +32,9 @@ GROUPS: dict[str, Places] = {
         "create": ("filters:create_command", "Create a filter, and say what it takes."),
         "clear": ("filters:clear_command", "Empty filters, keeping their parameters."),
         "delete": ("filters:delete_command", "Delete filters, also broken ones."),
-        "copy": ("files:copy_command", "Copy a filter to another server or name."),
-        "export": ("files:export_command", "Write a filter to a file."),
-        "import": ("files:import_command", "Make a filter of what export wrote."),
+        "copy": ("filters:copy_command", "Copy a filter to another server or name."),
+        "export": ("filters:export_command", "Write a filter to a file."),
+        "import": ("filters:import_command", "Make a filter of what export wrote."),
     },
     "claims": {
         "ls": ("claims:ls_command", "Show what is claimed, and what failed."),
@@ -47,17 +47,17 @@ GROUPS: dict[str, Places] = {
     },
 }
 COMMANDS: Places = {
-    "dedup": ("dedup:dedup_command", "Write each line that was never seen before."),
+    "dedup": ("items:dedup_command", "Write each line that was never seen before."),
     "add": ("items:add_command", "Add items, and write how many were new."),
     "exists": ("items:exists_command", "Say whether items were added."),
     "discard": ("items:discard_command", "Discard items: they are new again."),
     "filter": ("", "Create filters, look at them, move and delete them."),
-    "lock": ("lock:lock_command", "Hold a lock while a command runs."),
-    "once": ("once:once_command", "Run a command unless it was done."),
+    "lock": ("holding:lock_command", "Hold a lock while a command runs."),
+    "once": ("holding:once_command", "Run a command unless it was done."),
     "claims": ("", "Look after items that were claimed, or failed."),
     "server": ("", "Look at the embedded server, or stop it."),
-    "scrapy-import": ("scrapy_import:import_command", "Make a filter of what a crawl has seen."),
-    "failed": ("failed:failed_command", "Look after requests of a crawl that failed."),
+    "scrapy-import": ("crawls:import_command", "Make a filter of what a crawl has seen."),
+    "failed": ("crawls:failed_command", "Look after requests of a crawl that failed."),
     "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
 }
 """Where each command is, and what --help says of it: for that none is imported."""
@@ -72,11 +72,7 @@ Exit status:
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is needed.
-
-    Args:
-        places: As COMMANDS, the most used first.
-    """
+    """A group that imports a command when it is needed; `places` is as COMMANDS."""
 
     def __init__(self, *args: Any, places: Places, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -88,13 +84,12 @@ class LazyGroup(click.Group):
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in self._places:
-            return None
-        place, what = self._places[cmd_name]
-        if cmd_name in GROUPS and not place:
-            places = GROUPS[cmd_name]
+        place, what = self._places.get(cmd_name, ("", ""))
+        if places := GROUPS.get(cmd_name if what and not place else ""):
             first = example(f"bloomlock {cmd_name} {next(iter(places))} --help")
             return LazyGroup(cmd_name, places=places, help=what, epilog=first)
+        if not place:
+            return None
         module, _, attribute = place.partition(":")
         found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
         return cast("click.Command", found)
@@ -106,14 +101,11 @@ class LazyGroup(click.Group):
 
 class _TopGroup(LazyGroup):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands; --help and --version stand in the usage."""
+        # --help and --version stand in the usage.
         self.format_commands(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, ending as Unix tools do.
-
-        Here and not in `main`, because click handles Ctrl-C and broken pipes in a way of its own.
-        """
+        # Here and not in `main`, because click handles Ctrl-C and broken pipes in a way of its own.
         try:
             with report_errors():
                 return super().invoke(ctx)

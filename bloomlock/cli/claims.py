@@ -11,7 +11,7 @@ import click
 
 from .errors import NO, Failure, warn
 from .options import example, items_argument, json_option, name_argument, opens_filter
-from .tables import print_fields, print_json, print_table, text_of
+from .output import print_fields, print_json, print_table, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ def retry_command(named: Named, items: tuple[str, ...], *, every: bool) -> int:
 
     Exit status: 0 if all are, 1 if one had not failed, 2 after an error.
     """
-    return _settle(named, items, "retry_failed", "retried", "it did not fail", every=every)
+    return _settle(named, items, "retry_failed", "retried", every=every)
 
 
 @click.command("drop", epilog=example("bloomlock claims drop orders order-17"))
@@ -78,12 +78,10 @@ def drop_command(named: Named, items: tuple[str, ...], *, every: bool) -> int:
 
     Exit status: 0 if all are, 1 if one had not failed, 2 after an error.
     """
-    return _settle(named, items, "drop_failed", "dropped", "it did not fail", every=every)
+    return _settle(named, items, "drop_failed", "dropped", every=every)
 
 
-def _settle(
-    named: Named, items: Sequence[str], method: str, done: str, not_done: str, *, every: bool
-) -> int:
+def _settle(named: Named, items: Sequence[str], method: str, done: str, *, every: bool) -> int:
     if every == bool(items):
         raise Failure("give ITEMs, or --all")
     with named as bloom:
@@ -93,7 +91,7 @@ def _settle(
         answers = getattr(bloom, method)(chosen)
     for item, answer in zip(chosen, answers, strict=True):
         if not answer:
-            warn(f"{text_of(item)}: {not_done}")
+            warn(f"{text_of(item)}: it did not fail")
     click.echo(f"{sum(answers)} {done}")
     return 0 if all(answers) else NO
 

@@ -17,18 +17,35 @@ import bloomlock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from redis.exceptions import RedisError
-
+# The exit statuses; `bloomlock --help` has them too.
 NO = 1
 ERROR = 2
-_SIGNAL_STATUS = 128
+NOT_RUNNING = 3
+"""Of `server status`, as `systemctl status` and init scripts answer."""
+BUSY = 75
+"""A lock or a claim is not to be had, or was lost: EX_TEMPFAIL of sysexits.h."""
+CANNOT_RUN = 126
+NOT_FOUND = 127
+SIGNALLED = 128
+"""And the number of the signal."""
 
 _HELP_ASKED = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """What newer click raises for a group without a command; its message is the whole help."""
+_WORDS = {
+    re.escape('call reattach() to go on with what is there now, or use on_lost="recreate"'): (
+        "run the command again, or dedup with --recreate"
+    ),
+    "^client must be a redis-py client or a URL": "--url must be a URL",
+    "^url must be": "--url must be",
+    "^client must be": "the server's address must be",
+}
+"""Words of the library, and those of the command line."""
 
 
 class Failure(click.ClickException):
-    exit_code = ERROR
+    def __init__(self, message: str, status: int = ERROR) -> None:
+        super().__init__(message)
+        self.exit_code = status  # type: ignore[misc]  # click has one for each class
 
 
 class Stopped(BaseException):
@@ -46,15 +63,19 @@ class Stopped(BaseException):
 @contextmanager
 def report_errors() -> Iterator[None]:
     """Turn what can go wrong outside of this program into a Failure; show log lines as ours."""
-    handler = _OneLine()
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warn(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("bloomlock")
     logger.addHandler(handler)
     try:
         yield
     except (BrokenPipeError, click.ClickException, click.exceptions.Exit):
         raise
-    except _reported() as error:
-        raise failure_of(error) from error
+    except Exception as error:
+        message = _message_of(error)
+        if message is None:
+            raise
+        raise Failure("; ".join([message, *getattr(error, "__notes__", ())])) from error
     finally:
         logger.removeHandler(handler)
 
@@ -68,28 +89,24 @@ def advise(advice: str) -> Iterator[None]:
         with suppress(OSError):  # after SIGHUP the terminal may be gone
             warn(f"interrupted; {advice}")
         raise
-    except (bloomlock.errors.CapacityError, BrokenPipeError):
+    except bloomlock.errors.CapacityError:
         raise
-    except _reported() as error:
-        raise Failure(f"{failure_of(error).message}; {advice}") from error
+    except Exception as error:
+        error.add_note(advice)
+        raise
 
 
-def _reported() -> tuple[type[bloomlock.errors.BloomlockError], type[RedisError], type[OSError]]:
-    """Return the errors that are reported; redis-py is not imported before there is one."""
-    from redis.exceptions import RedisError  # noqa: PLC0415
-
-    return bloomlock.errors.BloomlockError, RedisError, OSError
-
-
-def failure_of(error: bloomlock.errors.BloomlockError | RedisError | OSError) -> Failure:
-    from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
+def _message_of(error: Exception) -> str | None:
+    # redis-py is not imported before there is an error.
+    from redis.exceptions import RedisError, ResponseError  # noqa: PLC0415
 
     if isinstance(error, ResponseError):
-        return Failure(f"the server says: {error}")
+        return f"the server says: {error}"
     if isinstance(error, OSError):
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return Failure(f"{where}{error.strerror or error}")
-    return Failure(sentence(str(error) or type(error).__name__))
+        return f"{where}{error.strerror or error}"
+    is_known = isinstance(error, (bloomlock.errors.BloomlockError, RedisError))
+    return sentence(str(error) or type(error).__name__) if is_known else None
 
 
 def warn(message: str) -> None:
@@ -106,7 +123,7 @@ def say(error: click.ClickException) -> int:
         warn(f"{message.rstrip('.')} (see {error.ctx.command_path} --help)")
     else:
         warn(message)
-    return getattr(error, "status", error.exit_code)
+    return error.exit_code
 
 
 def sentence(message: str) -> str:
@@ -116,23 +133,13 @@ def sentence(message: str) -> str:
     ...          'on_lost="recreate"')
     'filter "a" is lost; run the command again, or dedup with --recreate'
     """
-    advice = 'call reattach() to go on with what is there now, or use on_lost="recreate"'
-    message = message.replace(advice, "run the command again, or dedup with --recreate")
-    message = re.sub(r"^client must be a redis-py client or a URL", "--url must be a URL", message)
-    message = re.sub(r"^url must be", "--url must be", message)
-    return re.sub(r"^client must be", "the server's address must be", message)
+    for pattern, words in _WORDS.items():
+        message = re.sub(pattern, words, message)
+    return message
 
 
 def die(number: int) -> None:
     """End this process by a signal, so that a shell knows that it did not end by itself."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    sys.exit(_SIGNAL_STATUS + number)
-
-
-class _OneLine(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        warn(record.getMessage())
+    sys.exit(SIGNALLED + number)

@@ -1,9 +1,10 @@
-"""`bloomlock filter ls`, `info`, `plan`, `create`, `clear`, `delete`: filters as a whole."""
+"""`bloomlock filter`: filters as a whole, looked at, made, emptied, moved and deleted."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,9 +12,10 @@ import click
 import bloomlock
 
 from .errors import ERROR, NO, Failure, sentence, warn
+from .lines import STDIN
 from .options import (
     DEFAULT_ERROR_RATE,
-    Count,
+    count,
     create,
     creation_options,
     error_rate_option,
@@ -27,19 +29,27 @@ from .options import (
     parameters_of,
     slices_option,
     url_option,
+    value_option,
     window_of,
     window_option,
 )
-from .tables import print_fields, print_json, shown, size_text
+from .output import moving_bytes, print_fields, print_json, shown, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bloomlock import BloomFilter
+
     from .options import Named
 
 _GIB = 2**30
+_POSITIVE = click.FloatRange(0, min_open=True, max=float("inf"), max_open=True)
 _names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...")
+_file_argument = click.argument("file", metavar="FILE")
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+_replace_option = click.option(
+    "--replace", is_flag=True, help="Replace a filter of that name; it is in use until then."
+)
 
 
 @click.command("ls", epilog=example("bloomlock filter ls | grep ^test-"))
@@ -63,14 +73,53 @@ def info_command(named: Named, *, as_json: bool) -> None:
     The server reads the whole bitmap for it, about 1 s for 10 GiB.
     """
     with named as bloom:
-        info = bloom.info()
-        left = bloom.ttl()
-    fields = asdict(info) | {"ttl": left}
+        fields = asdict(bloom.info()) | {"ttl": bloom.ttl()}
     if as_json:
         print_json(fields)
         return
     del fields["claims"]  # see `claims ls`
     print_fields(fields)
+
+
+@click.command(
+    "plan", epilog=example("bloomlock filter plan 41e9 --rate 111200 --server-memory 64")
+)
+@click.argument("items", type=count)
+@error_rate_option
+@optimize_option
+@window_option
+@slices_option
+@value_option("--shards", kind=click.IntRange(1), what="Redis strings of its bits.")
+@value_option("--rate", kind=_POSITIVE, what="Items checked in a second.")
+@value_option("--batch-size", kind=click.IntRange(1), default=1000, what="Items of a batch.")
+@value_option("--server-memory", kind=_POSITIVE, metavar="GIB", what="GiB of one server for it.")
+@json_option
+def plan_command(
+    *,
+    items: int,
+    error_rate: float | None,
+    rate: float | None,
+    server_memory: float | None,
+    as_json: bool,
+    window: float | None,
+    slices: int | None,
+    **shape: Any,
+) -> None:
+    """Say what a filter for so many different ITEMS takes. It needs no server.
+
+    Sizes follow from the formulas that filters are made by, times from measured
+    constants. With --window ITEMS are those of that time.
+    """
+    made = bloomlock.plan(
+        items,
+        DEFAULT_ERROR_RATE if error_rate is None else error_rate,
+        **shape,
+        window=window_of(window, slices),
+        items_per_s=rate,
+        server_bytes=None if server_memory is None else server_memory * _GIB,
+    )
+    fields = asdict(made) | {"servers": made.servers}
+    (print_json if as_json else print_fields)(fields)
 
 
 @click.command("create", epilog=example("bloomlock filter create urls --capacity 50e6 --window 7d"))
@@ -143,62 +192,83 @@ def _for_each(names: Sequence[str], verb: str, act: Callable[[str], None], *, ye
     return status
 
 
-@click.command(
-    "plan", epilog=example("bloomlock filter plan 41e9 --rate 111200 --server-memory 64")
-)
-@click.argument("items", type=Count())
-@error_rate_option
-@optimize_option
-@window_option
-@slices_option
-@click.option("--shards", type=click.IntRange(1), metavar="N", help="Redis strings of its bits.")
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True, max=float("inf"), max_open=True),
-    metavar="N",
-    help="Items checked in a second.",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1),
-    metavar="N",
-    default=1000,
-    show_default=True,
-    help="Items of a batch.",
-)
-@click.option(
-    "--server-memory",
-    type=click.FloatRange(0, min_open=True, max=float("inf"), max_open=True),
-    metavar="GIB",
-    help="GiB of one server for it.",
-)
-@json_option
-def plan_command(
-    *,
-    items: int,
-    error_rate: float | None,
-    rate: float | None,
-    server_memory: float | None,
-    as_json: bool,
-    window: float | None,
-    slices: int | None,
-    **shape: Any,
+@click.command("copy", epilog=example("bloomlock filter copy urls --to redis://new:6379/0"))
+@name_argument
+@click.argument("new_name", metavar="[NEW]", required=False)
+@click.option("--to", "target", metavar="URL", help="Another server.  [default: the same]")
+@_replace_option
+@url_option
+@key_option
+def copy_command(
+    name: str, new_name: str | None, *, target: str | None, replace: bool, **where: Any
 ) -> None:
-    """Say what a filter for so many different ITEMS takes. It needs no server.
+    """Copy the filter NAME to another server, or to the name NEW.
 
-    Sizes follow from the formulas that filters are made by, times from measured
-    constants. With --window ITEMS are those of that time.
+    All that was added before is in the copy; clients may go on adding. The copy
+    gets its name when it is whole.
     """
-    made = bloomlock.plan(
-        items,
-        DEFAULT_ERROR_RATE if error_rate is None else error_rate,
-        **shape,
-        window=window_of(window, slices),
-        items_per_s=rate,
-        server_bytes=None if server_memory is None else server_memory * _GIB,
+    with open_as_it_is(name, **where) as bloom:
+        to = target or where["url"], new_name or name
+        with moving_bytes(_num_bytes(bloom)) as moved:
+            made = bloom.copy_to(*to, replace=replace, progress=moved)
+        with made:
+            _say("copied", made, made.name)
+
+
+@click.command("export", epilog=example("bloomlock filter export urls - | zstd > urls.zst"))
+@name_argument
+@_file_argument
+@click.option("-f", "--force", is_flag=True, help="Replace a FILE that is there.")
+@opens_filter
+def export_command(named: Named, file: str, *, force: bool) -> None:
+    """Write the filter NAME to FILE; "-" is standard output.
+
+    All that was added before is in it; clients may go on adding. FILE has its name
+    when it is whole and on the disk, and checksums of all its bytes. A random key is
+    in it, a secret one is not.
+    """
+    if file != STDIN and not force and Path(file).exists():
+        raise Failure(f"{file} is there; give --force to replace it")
+    if file == STDIN and sys.stdout.isatty():
+        raise Failure("a filter is not written to a terminal; give a FILE, or a pipe")
+    with named as bloom:
+        with moving_bytes(_num_bytes(bloom)) as moved:
+            bloom.export_file(sys.stdout.buffer if file == STDIN else file, progress=moved)
+        _say("wrote", bloom, "standard output" if file == STDIN else file)
+
+
+@click.command("import", epilog=example("zstd -dc urls.zst | bloomlock filter import urls -"))
+@name_argument
+@_file_argument
+@_replace_option
+@url_option
+@key_option
+def import_command(
+    name: str, file: str, *, url: str | None, key: bytes | None, replace: bool
+) -> None:
+    """Make a filter NAME of what `export` wrote to FILE; "-" is standard input.
+
+    Its checksums are compared. NAME is there when all of FILE is; until then other
+    clients are refused it, or use the filter that is replaced.
+    """
+    source: Any = sys.stdin.buffer if file == STDIN else file
+    with moving_bytes(None if file == STDIN else Path(file).stat().st_size) as moved:
+        made = bloomlock.BloomFilter.import_file(
+            name, source, client=url, key=key, replace=replace, progress=moved
+        )
+    with made:
+        _say("imported", made, name)
+
+
+def _num_bytes(bloom: BloomFilter) -> int:
+    """Return how long the bits of a filter are, those of all slices if it grows."""
+    return (bloom.num_bits if bloom.growth is None else bloom.info().num_bits) // 8
+
+
+def _say(what: str, bloom: BloomFilter, where: str) -> None:
+    """Write one line about what was done to standard error, as data may go to the other."""
+    info = bloom.info()
+    warn(
+        f"{what} {where}: about {info.estimated_count} items of "
+        f"{info.up_to or info.capacity}, {size_text(info.memory_bytes)}"
     )
-    fields = asdict(made) | {"servers": made.servers}
-    if as_json:
-        print_json(fields)
-    else:
-        print_fields(fields)

@@ -13,7 +13,6 @@ import select
 import signal
 import stat
 import sys
-import time
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -39,21 +38,12 @@ _SAMPLE_BYTES = 16 * 1024
 # Where lines are counted in samples: the sum of that many is hardly ever off by more.
 _MARGIN = 1.25
 
-_QUICK_SECONDS = 1.0
-_SLOW_SECONDS = 2.0
 
+def measure(names: Iterable[str], delimiter: bytes = b"\n") -> tuple[int, int] | tuple[None, None]:
+    """Refuse a file that cannot be read; return what all hold: bytes, and lines at most.
 
-class Sizes(NamedTuple):
-    """What files hold: bytes, and lines at most; None: one of them is a pipe or the like."""
-
-    num_bytes: int | None
-    lines: int | None
-
-
-def measure(names: Iterable[str], delimiter: bytes = b"\n") -> Sizes:
-    """Refuse a file that cannot be read; return what all of them hold.
-
-    Lines are counted where a file is short, and in samples from all over it where it is long.
+    Neither is known if one of them is a pipe or the like. Lines are counted where a file is short,
+    and in samples from all over it where it is long.
     """
     num_bytes, lines, is_known = 0, 0, True
     for name in names:
@@ -77,7 +67,7 @@ def measure(names: Iterable[str], delimiter: bytes = b"\n") -> Sizes:
                 margin = _MARGIN if step > _SAMPLE_BYTES else 1
                 lines += min(size, math.ceil(margin * found * step / _SAMPLE_BYTES) + 1)
                 num_bytes += size
-    return Sizes(num_bytes, lines) if is_known else Sizes(None, None)
+    return (num_bytes, lines) if is_known else (None, None)
 
 
 def _stdin() -> int:
@@ -100,69 +90,11 @@ def _opened(name: str) -> Iterator[int]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    called = "standard input" if name == STDIN else name
     try:
         yield
-    except LineTooLongError as error:
-        raise Failure(f"cannot read {called}: {error}") from error
     except OSError as error:
+        called = "standard input" if name == STDIN else name
         raise Failure(f"cannot read {called}: {error.strerror}") from error
-
-
-def read_lines(
-    names: Iterable[str],
-    sizes: BatchSizes,
-    guard: SignalGuard,
-    *,
-    delimiter: bytes = b"\n",
-    on_read: Callable[[int], None] = lambda _: None,
-) -> Iterator[Sequence[bytes]]:
-    """Yield the lines of files, without their ends, in batches.
-
-    What has come from a pipe is yielded before more is waited for. The end of a file ends its
-    last line.
-    """
-    for name in names:
-        # What the consumer of a batch raises is no error of the file, and does not come here.
-        with _explained(name), _opened(name) as descriptor:
-            yield from batches(split(_blocks(descriptor, guard, on_read), delimiter), sizes)
-
-
-class LineTooLongError(Exception): ...
-
-
-def split(
-    blocks: Iterable[bytes], delimiter: bytes = b"\n", limit: int = MAX_LINE_BYTES
-) -> Iterator[list[bytes]]:
-    r"""Yield for each block the lines that end in it, at last what is left without an end.
-
-    An empty block says that there is no more at once, and yields an empty list. So does the end
-    of a line that is longer than a block, which is not held back in memory.
-
-    >>> list(split([b"a\nb", b"c\n\nd"]))
-    [[b'a'], [b'bc', b''], [b'd']]
-    """
-    rest = bytearray()
-    for block in blocks:
-        lines = block.split(delimiter)
-        tail = lines.pop()
-        if lines:
-            is_long = len(rest) > BLOCK_BYTES
-            if rest:
-                rest += lines[0]
-                lines[0] = bytes(rest)
-            rest = bytearray(tail)
-            yield lines
-            if is_long:
-                yield []
-        else:
-            rest += tail
-            if len(rest) > limit:
-                raise LineTooLongError(f"a line is longer than {limit} bytes")
-            if not block:
-                yield []
-    if rest:
-        yield [bytes(rest)]
 
 
 class BatchSizes(NamedTuple):
@@ -175,47 +107,77 @@ class BatchSizes(NamedTuple):
     most: int
 
 
-def batches(parts: Iterable[list[bytes]], sizes: BatchSizes) -> Iterator[list[bytes]]:
-    """Join or cut lines that come in parts to batches, which grow while they are answered quickly.
+def read_lines(
+    names: Iterable[str],
+    sizes: BatchSizes,
+    guard: SignalGuard,
+    *,
+    delimiter: bytes = b"\n",
+    on_read: Callable[[int], None] = lambda _: None,
+) -> Iterator[list[bytes]]:
+    """Yield the lines of files, without their ends, in batches; the end of a file ends a line."""
 
-    Lines are held back only while more are there at once: an empty part lets them go.
+    def blocks(descriptor: int) -> Iterator[bytes]:
+        while True:
+            if not select.select([descriptor], [], [], 0)[0]:
+                yield b""
+            guard.wait_readable(descriptor)
+            try:
+                block = os.read(descriptor, BLOCK_BYTES)
+            except BlockingIOError:  # another process made the pipe non-blocking, and was faster
+                continue
+            if not block:
+                return
+            on_read(len(block))
+            yield block
+
+    for name in names:
+        # What the consumer of a batch raises is no error of the file, and does not come here.
+        with _explained(name), _opened(name) as descriptor:
+            yield from batches(blocks(descriptor), sizes, delimiter)
+
+
+def batches(
+    blocks: Iterable[bytes],
+    sizes: BatchSizes,
+    delimiter: bytes = b"\n",
+    limit: int = MAX_LINE_BYTES,
+) -> Iterator[list[bytes]]:
+    """Yield the lines of blocks in batches, which double from the first to the most.
+
+    An empty block says that there is no more at once: what is held back is yielded. So it is after
+    MOST_BLOCKS, and at the end of a line that is longer than a block.
     """
     size = sizes.first
     held: list[bytes] = []
-    num_parts = 0
-    for part in chain(parts, [[]]):
-        held = held + part if held else part
-        num_parts += 1
-        is_flushed = not part or num_parts >= MOST_BLOCKS
+    rest = bytearray()
+    num_blocks = 0
+    for block in chain(blocks, [None]):
+        num_blocks += 1
+        is_flushed = not block or num_blocks >= MOST_BLOCKS
+        if block is None and rest:
+            held.append(bytes(rest))
+        elif block:
+            rest += block
+            if delimiter in block:
+                lines = bytes(rest).split(delimiter)
+                rest = bytearray(lines.pop())
+                is_flushed |= len(lines[0]) > BLOCK_BYTES
+                held += lines
+            if max(len(rest), len(held[0]) if held else 0) > limit:
+                raise LineTooLongError(errno.EFBIG, f"a line is longer than {limit} bytes")
         start = 0
         while start < len(held) and (is_flushed or len(held) - start >= size):
             batch = held[start : start + size]
-            start += len(batch)
-            num_parts = 0
-            began = time.monotonic()
             yield batch
-            seconds = time.monotonic() - began
-            if seconds > _SLOW_SECONDS:
-                size = max(sizes.first, size // 2)
-            elif len(batch) >= size and seconds < _QUICK_SECONDS:
+            start += len(batch)
+            num_blocks = 0
+            if len(batch) == size:
                 size = min(2 * size, sizes.most)
         held = held[start:]
 
 
-def _blocks(descriptor: int, guard: SignalGuard, on_read: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield what can be read; an empty block where that has to be waited for."""
-    while True:
-        if not select.select([descriptor], [], [], 0)[0]:
-            yield b""
-        guard.wait_readable(descriptor)
-        try:
-            block = os.read(descriptor, BLOCK_BYTES)
-        except BlockingIOError:  # another process made the pipe non-blocking, and was faster
-            continue
-        if not block:
-            return
-        on_read(len(block))
-        yield block
+class LineTooLongError(OSError): ...
 
 
 class Output:

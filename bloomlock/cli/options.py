@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,79 +25,34 @@ if TYPE_CHECKING:
 
 DEFAULT_CAPACITY = 1_000_000
 DEFAULT_ERROR_RATE = 1e-6
+_DEFAULTS = {"capacity": DEFAULT_CAPACITY, "error_rate": DEFAULT_ERROR_RATE}
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-class Seconds(click.ParamType["float"]):
-    """A time of at least 0, in seconds or with a unit.
+def seconds(value: str | float) -> float:
+    """Read a time of at least 0, in seconds or with a unit.
 
-    >>> [Seconds().convert(text, None, None) for text in ("90", "1.5h", "7d")]
+    >>> [seconds(text) for text in ("90", "1.5h", "7d")]
     [90.0, 5400.0, 604800.0]
     """
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        match = re.fullmatch(r"(\d*\.?\d+)([smhdw]?)", str(value))
-        if match is None:
-            self.fail(f"{value!r} is no number of seconds, or number with m, h, d or w", param, ctx)
-        return float(match[1]) * _UNITS[match[2]]
+    match = re.fullmatch(r"(\d*\.?\d+)([smhdw]?)", str(value))
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no number of seconds, or number with m, h, d or w")
+    return float(match[1]) * _UNITS[match[2]]
 
 
-class Count(click.ParamType["int"]):
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value)
-        try:
-            number = int(text) if text.isdigit() else int(float(text))
-            is_whole = text.isdigit() or number == float(text)
-        except (ValueError, OverflowError):
-            number, is_whole = 0, False
-        if number < 1 or not is_whole:
-            self.fail(f"{value!r} is no whole number from 1 on, such as 50e6", param, ctx)
-        return number
+def count(text: str) -> int:
+    try:
+        number = int(text) if text.isdigit() else int(float(text))
+        is_whole = text.isdigit() or number == float(text)
+    except (ValueError, OverflowError):
+        number, is_whole = 0, False
+    if number < 1 or not is_whole:
+        raise click.BadParameter(f"{text!r} is no whole number from 1 on, such as 50e6")
+    return number
 
 
-def time_option(*names: str, default: float | None = None, what: str) -> Callable[[F], F]:
-    return click.option(
-        *names,
-        type=Seconds(),
-        default=default,
-        show_default=default is not None,
-        metavar="TIME",
-        help=what,
-    )
-
-
-def status_option(*names: str, default: int, what: str) -> Callable[[F], F]:
-    status = click.IntRange(0, 255)
-    return click.option(
-        *names, type=status, default=default, show_default=True, metavar="N", help=what
-    )
-
-
-name_argument = click.argument("name")
-items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
-json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-url_option = click.option(
-    "--url", metavar="URL", help="Server.  [default: BLOOMLOCK_URL, REDIS_URL, own]"
-)
-zero_option = click.option(
-    "-z",
-    "--zero-terminated",
-    "delimiter",
-    is_flag=True,
-    callback=lambda _context, _option, is_zero: b"\0" if is_zero else b"\n",
-    help="Lines end with NUL, not newline.",
-)
-
-
-def _read_key(_context: click.Context, _option: click.Parameter, path: str | None) -> bytes | None:
-    if path is None:
-        return None
+def _key_of(path: str) -> bytes:
     try:
         # Editors put a newline at the end.
         return Path(path).read_bytes().removesuffix(b"\n")
@@ -105,37 +60,61 @@ def _read_key(_context: click.Context, _option: click.Parameter, path: str | Non
         raise Failure(f"cannot read the key file {path}: {error.strerror}") from error
 
 
+def value_option(
+    *names: str, kind: Any, metavar: str = "N", default: float | None = None, what: str
+) -> Callable[[F], F]:
+    shows = default is not None
+    return click.option(
+        *names, type=kind, metavar=metavar, default=default, show_default=shows, help=what
+    )
+
+
+time_option = partial(value_option, kind=seconds, metavar="TIME")
+status_option = partial(value_option, kind=click.IntRange(0, 255))
+name_argument = click.argument("name")
+items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+url_option = click.option(
+    "--url", metavar="URL", help="Server.  [default: BLOOMLOCK_URL, REDIS_URL, own]"
+)
 key_option = click.option(
     "--key-file",
     "key",
+    type=_key_of,
     envvar="BLOOMLOCK_KEY_FILE",
-    callback=_read_key,
     metavar="FILE",
     help="The filter's secret.  [default: BLOOMLOCK_KEY_FILE]",
 )
-
-error_rate_option = click.option(
+error_rate_option = value_option(
     "--error-rate",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    kind=click.FloatRange(0, 1, min_open=True, max_open=True),
     metavar="P",
-    help=f"Rate of false positives.  [default: {DEFAULT_ERROR_RATE:g}]",
+    what=f"Rate of false positives.  [default: {DEFAULT_ERROR_RATE:g}]",
 )
-optimize_option = click.option(
+optimize_option = value_option(
     "--optimize",
-    type=click.Choice(["memory", "balanced", "speed"]),
+    kind=click.Choice(["memory", "balanced", "speed"]),
     metavar="WHAT",
-    help="memory, balanced or speed.  [default: balanced]",
+    what="memory, balanced or speed.  [default: balanced]",
 )
 window_option = time_option("--window", what="Forget an item after TIME, as 7d or 12h.")
-slices_option = click.option("--slices", type=int, metavar="N", help="Slices of the window.")
+slices_option = value_option("--slices", kind=int, what="Slices of the window.")
+_capacity = f"Different items it has room for.  [default: {DEFAULT_CAPACITY}]"
 
-_CREATION = (
-    click.option(
-        "--capacity",
-        type=Count(),
-        metavar="N",
-        help=f"Different items it has room for.  [default: {DEFAULT_CAPACITY}]",
-    ),
+
+def several(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that gives a command several options."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+creation_options = several(
+    value_option("--capacity", kind=count, what=_capacity),
     error_rate_option,
     optimize_option,
     window_option,
@@ -146,6 +125,7 @@ _CREATION = (
     key_option,
     url_option,
 )
+"""Of a new filter; `parameters_of` takes them."""
 
 
 def window_of(window: float | None, slices: int | None) -> bloomlock.Window | None:
@@ -153,13 +133,6 @@ def window_of(window: float | None, slices: int | None) -> bloomlock.Window | No
     if window is None and slices is not None:
         raise Failure("--slices divides a time window; give --window too")
     return None if window is None else bloomlock.Window(window, slices)
-
-
-def creation_options(command: F) -> F:
-    """Give a command the options of a new filter; `parameters_of` takes them."""
-    for option in reversed(_CREATION):
-        command = option(command)
-    return command
 
 
 def parameters_of(
@@ -173,32 +146,60 @@ def parameters_of(
     slices: int | None,
     **shape: Any,
 ) -> dict[str, Any]:
+    """Return the parameters of a filter that a user has given."""
     if random_key and key is not None:
         raise Failure("--random-key and a key file exclude each other")
-    given = {name: value for name, value in shape.items() if value is not None}
+    given = {**shape, "window": window_of(window, slices)}
+    given = {name: value for name, value in given.items() if value is not None}
     # Raises for what no filter can have, before anything is sent.
-    whole = {"capacity": DEFAULT_CAPACITY, "error_rate": DEFAULT_ERROR_RATE, **given}
-    divided = window_of(window, slices)
-    bloomlock.plan(**whole, window=divided)
-    if divided is not None:
-        given["window"] = divided
-    policies = {"on_full": "grow"} if grow else {}
-    strategy = {"strategy": "native"} if native else {}
-    secret = {"key": random_key or key} if random_key or key else {}
-    return {**given, **policies, **strategy, **secret, "client": url}
+    bloomlock.plan(**{**_DEFAULTS, **given})
+    given |= {"on_full": "grow"} if grow else {}
+    given |= {"strategy": "native"} if native else {}
+    given |= {"key": random_key or key} if random_key or key else {}
+    return {**given, "client": url}
 
 
 def create(name: str, parameters: dict[str, Any], **policies: Any) -> bloomlock.BloomFilter:
     """Create a filter, or attach to one that has all these parameters."""
-    defaults = {"capacity": DEFAULT_CAPACITY, "error_rate": DEFAULT_ERROR_RATE}
-    return bloomlock.BloomFilter(name, **{**defaults, **policies, **parameters})
+    return bloomlock.BloomFilter(name, **{**_DEFAULTS, **policies, **parameters})
+
+
+def create_or_open(
+    name: str, parameters: dict[str, Any], lines: int | None, **policies: Any
+) -> bloomlock.BloomFilter:
+    """Open a filter, to which `parameters` must fit, or create one with room for `lines`."""
+    client, key = parameters["client"], parameters.get("key")
+    secret = key if isinstance(key, bytes) else None
+    try:
+        found = open_as_it_is(name, client, secret, **policies)
+    except bloomlock.errors.FilterNotFoundError:
+        sized = {"capacity": max(DEFAULT_CAPACITY, lines or 0), **parameters}
+        try:
+            return create(name, sized, **policies)
+        except bloomlock.errors.FilterMismatchError:
+            # Another process may have created it since, for another number of lines.
+            found = open_as_it_is(name, client, secret, **policies)
+    if not parameters.keys() - {"client", "key"} and key is not True:
+        return found
+    # What the user did not say is as it is stored; the library compares the rest.
+    stored: dict[str, Any] = {"capacity": found.capacity, "error_rate": found.error_rate}
+    if found.seeds is not None:
+        stored["seeds"] = found.seeds
+    elif "optimize" not in parameters:
+        stored["num_hashes"] = found.num_hashes
+    if found.window is not None:
+        stored["window"] = bloomlock.Window(found.window, found.slices)
+    if found.growth is not None:
+        stored["on_full"] = "grow"
+    found.close()
+    return create(name, {**stored, **parameters}, **policies)
 
 
 def open_as_it_is(
     name: str, url: str | None, key: bytes | None, **policies: Any
 ) -> bloomlock.BloomFilter:
     """Open a filter, with the key only where it needs one: of several some may have none."""
-    opened = functools.partial(bloomlock.BloomFilter.open, name, client=url, **policies)
+    opened = partial(bloomlock.BloomFilter.open, name, client=url, **policies)
     try:
         return opened()
     except bloomlock.errors.FilterMismatchError as error:
@@ -216,16 +217,16 @@ def open_as_it_is(
 def opens_filter(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --url and --key-file; `with named` opens the filter NAME, as it is."""
 
+    @contextlib.contextmanager
+    def named(*where: Any) -> Iterator[bloomlock.BloomFilter]:
+        with open_as_it_is(*where) as bloom:
+            yield bloom
+
     @url_option
     @key_option
-    @functools.wraps(command)
+    @wraps(command)
     def opened(*, name: str, url: str | None, key: bytes | None, **options: Any) -> Any:
-        @contextlib.contextmanager
-        def named() -> Iterator[bloomlock.BloomFilter]:
-            with open_as_it_is(name, url, key) as bloom:
-                yield bloom
-
-        return command(named(), **options)
+        return command(named(name, url, key), **options)
 
     return opened
 

@@ -8,11 +8,9 @@ import click
 
 from bloomlock import server
 
-from .errors import NO, warn
+from .errors import NO, NOT_RUNNING, warn
 from .options import example, time_option
-from .tables import size_text
-
-_NOT_RUNNING = 3  # what `systemctl status` and init scripts answer
+from .output import size_text
 
 
 @click.command("status", epilog=example("bloomlock server status"))
@@ -25,7 +23,7 @@ def status_command() -> int:
     state = server.status()
     if not state.running:
         click.echo(f"not running, data in {state.data_dir}")
-        return _NOT_RUNNING
+        return NOT_RUNNING
     click.echo(
         f"{'reading its data' if state.loading else 'running'}: pid {state.pid}, "
         f"Valkey {state.version}, up {timedelta(seconds=state.uptime or 0)}, {state.keys} keys, "

@@ -12,7 +12,7 @@ import pytest
 from cli_process import COMMAND, environment
 
 from bloomlock import BloomFilter
-from bloomlock.cli.dedup import create_or_open
+from bloomlock.cli.options import create_or_open
 
 CHANCE = random.Random(7)
 LINES = [

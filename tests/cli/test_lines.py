@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,8 +15,9 @@ from bloomlock.cli.lines import (
     LineTooLongError,
     batches,
     measure,
-    split,
 )
+
+SMALL = BatchSizes(1, 1)
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"\n\na\nbc\n\n", b"ab\ncd\nef"])
@@ -27,16 +27,16 @@ def test_lines_do_not_depend_on_how_the_blocks_come(text):
         whole.pop()
     for size in range(1, len(text) + 1):
         blocks = [text[start : start + size] for start in range(0, len(text), size)]
-        assert list(itertools.chain.from_iterable(split(blocks))) == whole
+        assert list(itertools.chain.from_iterable(batches(blocks, SMALL))) == whole
 
 
 def test_lines_are_there_as_soon_as_their_end_is():
-    lines = split(iter([b"a\nb", b"c", b"\nd"]))
+    lines = batches(iter([b"a\nb", b"c", b"\nd"]), SMALL)
     assert [next(lines), next(lines), next(lines)] == [[b"a"], [b"bc"], [b"d"]]
 
 
 def test_a_line_beyond_the_limit_is_refused():
-    lines = split([b"12345\n", b"1234", b"5678", b"\n"], limit=7)
+    lines = batches([b"12345\n", b"1234", b"5678", b"\n"], SMALL, limit=7)
     assert next(lines) == [b"12345"]
     with pytest.raises(LineTooLongError, match="longer than 7 bytes"):
         next(lines)
@@ -45,16 +45,18 @@ def test_a_line_beyond_the_limit_is_refused():
 @pytest.mark.parametrize("size", [1, 3, 7, 50])
 def test_batches_are_all_lines_in_order(size):
     rng = random.Random(size)
-    parts = [[b"%d" % rng.randrange(99) for _ in range(rng.randrange(9))] for _ in range(200)]
-    lines = [line for part in parts for line in part]
-    found = list(batches(iter([list(part) for part in parts]), BatchSizes(size, size)))
+    lines = [b"%d" % rng.randrange(99) for _ in range(1000)]
+    text = b"\n".join(lines)
+    cuts = [0, *sorted(rng.sample(range(len(text)), 200)), len(text)]
+    blocks = [text[start:end] for start, end in itertools.pairwise(cuts)]
+    found = list(batches(blocks, BatchSizes(size, size)))
     assert [line for batch in found for line in batch] == lines
     assert max(map(len, found)) <= size
     assert all(found)
 
 
 def test_lines_are_held_back_only_while_more_are_there():
-    coming = batches(iter([[b"a"], [b"b"], [], [b"c"], []]), BatchSizes(100, 100))
+    coming = batches(iter([b"a\n", b"b\n", b"", b"c\n", b""]), BatchSizes(100, 100))
     assert [next(coming), next(coming)] == [[b"a", b"b"], [b"c"]]
 
 
@@ -69,19 +71,13 @@ def test_what_is_held_back_is_bounded(length):
             read += 1
             yield b"x" * (BLOCK_BYTES - 1) + (b"x" if (number + 1) % length else b"\n")
 
-    found = next(batches(split(blocks()), BatchSizes(1000, 1000)))
+    found = next(batches(blocks(), BatchSizes(1000, 1000)))
     assert (len(found), read) == ((MOST_BLOCKS, MOST_BLOCKS) if length == 1 else (1, 3))
 
 
-def test_batches_grow_while_answers_come_quickly(monkeypatch):
-    clock = 0.0
-    monkeypatch.setattr("bloomlock.cli.lines.time", SimpleNamespace(monotonic=lambda: clock))
-    sizes = []
-    coming = batches(iter([[b""] * 50_000]), BatchSizes(600, 5000))
-    for seconds in (0.1, 0.1, 1.5, 0.1, 0.1, 3.0, 0.1):
-        sizes.append(len(next(coming)))
-        clock += seconds
-    assert sizes == [600, 1200, 2400, 2400, 4800, 5000, 2500]
+def test_full_batches_double():
+    found = batches([b"\n" * 600, b"", b"\n" * 20, b"", b"\n" * 50_000], BatchSizes(600, 5000))
+    assert [*map(len, found)][:6] == [600, 20, 1200, 2400, 4800, 5000]
 
 
 def test_lines_of_a_file_are_counted_and_of_a_pipe_are_not(tmp_path):

@@ -14,7 +14,8 @@ from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter as SetDupeFilter
 
 from bloomlock import BloomFilter
-from bloomlock.cli.fingerprints import NotSeenError, SeenParser
+from bloomlock.cli.errors import Failure
+from bloomlock.cli.seen import SeenFile
 from scrapy_ext import BloomDupeFilter
 
 AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
@@ -116,18 +117,9 @@ def of_kind(kind: str, prints: list[bytes]) -> bytes:
     return b"".join(len(each).to_bytes(2, "big") + each for each in prints)
 
 
-def parsed(data: bytes, rng: random.Random, most: int = 1 << 16) -> tuple[list[bytes], int]:
-    parser, found = SeenParser(), []
-    while data:
-        size = rng.randrange(1, most)
-        found += parser.split(data[:size])
-        data = data[size:]
-    return found + parser.split(b"", last=True), parser.cut
-
-
 @pytest.mark.parametrize("kinds", [["text"], ["binary"], ["text", "binary"]])
-def test_a_file_of_processes_that_were_killed(kinds, seed):
-    rng = random.Random(seed)
+def test_a_file_of_processes_that_were_killed(kinds, seed, tmp_path):
+    rng, path = random.Random(seed), tmp_path / "requests.seen"
     for _ in range(20):
         data, whole, cuts = b"", [], 0
         for _ in range(rng.randrange(1, 6)):
@@ -139,17 +131,23 @@ def test_a_file_of_processes_that_were_killed(kinds, seed):
             data += of_kind(kind, prints)[:left]
             whole += prints[: left // size]
             cuts += left % size > 0
-        found, cut = parsed(data, rng)
+        path.write_bytes(data)
+        file = SeenFile(path)
+        found = list(file.read())
         assert set(whole) <= set(found)
         # Beside them there are those that run into the next one.
         assert len(found) <= len(whole) + cuts
-        assert (cut > 0) == (cuts > 0)
+        assert (file.num_cut > 0) == (cuts > 0)
 
 
-@pytest.mark.parametrize("data", [b"\0", b"\0\0\0", b"<html></html>", b"xyz\nab\n", b"\0\x14short"])
-def test_what_is_no_file_of_fingerprints(data):
-    with pytest.raises(NotSeenError):
-        parsed(data, random.Random(0))
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", b"\0\0\0", b"<html></html>", b"xyz\nab\n", b"\0\x14short"]
+)
+def test_what_is_no_file_of_fingerprints(data, tmp_path):
+    path = tmp_path / "requests.seen"
+    path.write_bytes(data)
+    with pytest.raises(Failure, match="does not begin with a fingerprint"):
+        list(SeenFile(path).read())
 
 
 def test_a_crawl_that_runs_meanwhile(run, valkey, r, filled):

@@ -1,24 +1,24 @@
-"""`bloomlock scrapy-import`: what a crawl has seen without bloomlock, as a filter."""
+"""`bloomlock scrapy-import` and `failed`: what a crawl has seen, and what of it failed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .answers import sizes_on_server
-from .dedup import create_or_open
 from .errors import NO, Failure, advise, warn
-from .failed import connected, crawl_record
-from .fingerprints import RedisSet, SeenFile, open_source
-from .lines import SignalGuard, batches
-from .options import example, key_option, url_option
-from .progress import progress_bar
+from .lines import SignalGuard
+from .options import create_or_open, example, json_option, key_option, name_argument, url_option
+from .output import print_json, print_table, progress_bar
+from .seen import RedisSet, SeenFile, connected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bloomlock import BloomFilter
+    from scrapy_ext.crawl_state import CrawlRecord
 
 _AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
 _SCRAPY_REDIS = "scrapy_ext.ScrapyRedisFingerprinter"
@@ -29,6 +29,7 @@ _ALONE = {
 }
 _ROOM = 2
 """Times what the source holds: the capacity of a new filter, as the crawl goes on."""
+_BATCH = 2**16
 
 
 @click.command("scrapy-import", epilog=example("bloomlock scrapy-import shop:dupefilter"))
@@ -66,22 +67,30 @@ def import_command(
     if undo:
         return _undo(source, name or source.removesuffix(":requests"), url)
     candidates = _candidates(visited)
-    found = open_source(source, url if source_url is None else source_url, raw=raw)
-    if name is None and not isinstance(found, RedisSet):
-        raise Failure("NAME is missing: that of the spider")
-    name = name or source.removesuffix(":dupefilter")
-    place = {}
-    if not alone:
-        with connected(url) as client:
-            place["prefix"] = crawl_record(client, name).prepare()
-    parameters = {"client": url} | ({} if key is None else {"key": key})
-    with create_or_open(name, parameters, _ROOM * found.most, **place) as bloom, advise(_AGAIN):
-        read, late, met = _import(bloom, found, candidates)
-        usual = _SCRAPY_REDIS if isinstance(found, RedisSet) else None
-        settings = _settings(bloom, met or usual, has_secret=key is not None, alone=alone)
+    with ExitStack() as stack:
+        path = Path(source)
+        found: RedisSet | SeenFile
+        if os.sep in source or path.exists():
+            found = SeenFile(path)
+            if name is None:
+                raise Failure("NAME is missing: that of the spider")
+        else:
+            where = connected(source_url or url, "--from")
+            found = RedisSet(*stack.enter_context(where), source, raw=raw)
+        name = name or source.removesuffix(":dupefilter")
+        place = {}
+        if not alone:
+            with connected(url) as (client, _):
+                place["prefix"] = _crawl_record(client, name).prepare()
+        parameters = {"client": url} | ({} if key is None else {"key": key})
+        bloom = stack.enter_context(create_or_open(name, parameters, _ROOM * found.most, **place))
+        with advise(_AGAIN):
+            read, late, met = _import(bloom, found, candidates)
+            usual = _SCRAPY_REDIS if isinstance(found, RedisSet) else None
+            settings = _settings(bloom, met or usual, has_secret=key is not None, alone=alone)
     warn(f"{read} fingerprints read from {found.title}; all are in the filter")
-    if found.cut:
-        warn(f"{found.cut} fingerprints are incomplete, as a killed process leaves them")
+    if found.num_cut:
+        warn(f"{found.num_cut} fingerprints are incomplete, as a killed process leaves them")
     if late:
         warn(f"{late} of them came meanwhile; {_AGAIN}, when the crawl has stopped")
     click.echo("\n".join(settings))
@@ -95,8 +104,8 @@ def import_command(
 
 
 def _undo(key: str, name: str, url: str | None) -> int:
-    with connected(url) as client:
-        record = crawl_record(client, name)
+    with connected(url) as (client, _):
+        record = _crawl_record(client, name)
         from scrapy_ext.migration import put_back  # noqa: PLC0415 - it needs Scrapy
 
         count = put_back(record, client, key)
@@ -125,23 +134,13 @@ def _import(
     Returns:
         How many there were, how many came meanwhile, and the fingerprinter of the visited page.
     """
-    total = late = done = 0
+    done = total = late = 0
     met: str | None = None
-    with SignalGuard() as guard, progress_bar(2 * source.size) as show:
-
-        def count(size: int) -> None:
-            nonlocal done
-            done += size
-
-        def read() -> Iterator[list[bytes]]:
-            for batch in batches(source.read(count), sizes_on_server(bloom, at_stake=False)):
-                guard.check()
-                yield batch
-                show(done, f"{done:,} read")
-            guard.check()
-
+    with SignalGuard() as guard, progress_bar(2 * source.most) as show:
         for is_first in (True, False):
-            for batch in read():
+            coming = source.read()
+            while batch := list(islice(coming, _BATCH)):
+                guard.check()
                 missing = batch
                 if not is_first:
                     total += len(batch)
@@ -151,6 +150,9 @@ def _import(
                 met = met or next((candidates[one] for one in missing if one in candidates), None)
                 if missing:
                     bloom.update(missing)
+                done += len(batch)
+                show(done, f"{done:,} read")
+        guard.check()
     return total, late, met
 
 
@@ -170,3 +172,42 @@ def _settings(
     if has_secret:
         lines.append('BLOOMLOCK_FILTER = {"key": ...}  # the secret of the key file')
     return lines
+
+
+@click.command("failed", epilog=example("bloomlock failed shop --retry"))
+@name_argument
+@click.option("--retry", is_flag=True, help="Put them back; the crawl goes on when it is started.")
+@click.option("--drop", is_flag=True, help="Drop them.")
+@json_option
+@url_option
+def failed_command(
+    name: str, *, retry: bool, drop: bool, as_json: bool, url: str | None
+) -> int | None:
+    """Show the requests of the crawl NAME that failed, put them back, or drop them.
+
+    NAME is BLOOMLOCK_NAME, the name of the spider by default.
+
+    Exit status: 0; with --retry or --drop 1 if none had failed; 2 after an error.
+    """
+    if retry and drop:
+        raise Failure("--retry and --drop exclude each other")
+    with connected(url) as (client, _):
+        record = _crawl_record(client, name)
+        if retry or drop:
+            count = record.settle(retry=retry)
+            click.echo(f"{count} {'put back' if retry else 'dropped'}")
+            return 0 if count else NO
+        rows = [{"url": one.url, "error": one.error} for one in record.failed()]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table([[row["url"], row["error"]] for row in rows], ("URL", "ERROR"))
+    return None
+
+
+def _crawl_record(client: Any, name: str) -> CrawlRecord:
+    try:
+        from scrapy_ext.crawl_state import CrawlRecord  # noqa: PLC0415 - only here it is needed
+    except ModuleNotFoundError as error:
+        raise Failure("crawls need Scrapy: pip install 'bloomlock[scrapy]'") from error
+    return CrawlRecord(client, name)

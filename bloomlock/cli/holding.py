@@ -1,0 +1,227 @@
+"""`bloomlock lock` and `once`: a command runs while a lock or a claim is held, on any machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING
+
+import click
+from redis.exceptions import RedisError
+
+from bloomlock import AsyncBloomFilter, AsyncFairLock, AsyncLock, AsyncReadWriteLock, ClaimState
+from bloomlock.errors import ClaimError, FilterMismatchError, LockNotOwnedError
+
+from .errors import BUSY, ERROR, NO, warn
+from .options import (
+    example,
+    key_option,
+    name_argument,
+    several,
+    status_option,
+    time_option,
+    url_option,
+    value_option,
+)
+from .supervisor import Command, supervise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bloomlock import AsyncClaim
+
+    from .options import F
+
+FENCE = "BLOOMLOCK_FENCE"
+# As of flock(1), ssh(1) and the like: in `bloomlock lock logs grep -n error` the -n is grep's.
+_OPTIONS_FIRST = {"allow_interspersed_args": False}
+_command_argument = click.argument(
+    "command", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED
+)
+
+
+def _holding_options(default_lease: float, default_wait: str) -> Callable[[F], F]:
+    return several(
+        time_option("-w", "--wait", what=f"How long to wait.  [default: {default_wait}]"),
+        time_option("--lease", default=default_lease, what="Taken so long after a crash."),
+        time_option("--grace", default=10.0, what="From SIGTERM to SIGKILL."),
+        status_option("-E", "--busy-exit-code", "busy", default=BUSY, what="If it is taken."),
+        click.option("-v", "--verbose", is_flag=True, help="Say what was waited for."),
+        url_option,
+    )
+
+
+@click.command(
+    "lock",
+    context_settings=_OPTIONS_FIRST,
+    epilog=example("bloomlock lock -n backup rsync -a /srv/ backup:/srv/"),
+)
+@name_argument
+@_command_argument
+@click.option("-n", "--nonblock", is_flag=True, help="Do not wait: --wait 0.")
+@click.option("--fair", is_flag=True, help="Strictly in the order of asking.")
+@click.option("-s", "--shared", is_flag=True, help="Together with others that say --shared.")
+@_holding_options(30.0, "for ever")
+def lock_command(
+    name: str,
+    command: tuple[str, ...],
+    *,
+    nonblock: bool,
+    fair: bool,
+    shared: bool,
+    wait: float | None,
+    lease: float,
+    grace: float,
+    busy: int,
+    verbose: bool,
+    url: str | None,
+) -> int:
+    """Run COMMAND while holding the lock NAME, as flock(1), across machines.
+
+    If the lock is lost, or bloomlock is killed, COMMAND is ended. The exit status
+    is that of COMMAND, else see `bloomlock -h`.
+    """
+    if shared and fair:
+        raise click.UsageError("--fair and --shared do not go together")
+    if nonblock and wait:
+        raise click.UsageError("--nonblock and --wait do not go together")
+
+    async def hold(running: Command) -> int:
+        kind = AsyncFairLock if fair else AsyncLock
+        lock = AsyncReadWriteLock(name, url, lease).read if shared else kind(name, url, lease)
+        try:
+            start = time.monotonic()
+            with running.interruptible():
+                if nonblock or wait == 0:
+                    obtained = await lock.acquire(blocking=False)
+                else:
+                    obtained = await lock.acquire(timeout=wait or -1)
+            if verbose:
+                what = f"obtained, fence {lock.fence}," if obtained else "not obtained"
+                warn(f"lock {name!r}: {what} after {time.monotonic() - start:.3f} s")
+            if not obtained:
+                return busy
+            environment = {"BLOOMLOCK_LOCK_NAME": name, FENCE: str(lock.fence)}
+            try:
+                status, _ = await running.run(environment, lock.lost.wait())
+            finally:
+                was_held = await _release(lock, name, lease)
+            return status if was_held else BUSY
+        finally:
+            await lock.close()
+
+    return supervise(hold, command, lease=lease, grace=grace)
+
+
+async def _release(lock: AsyncLock, name: str, lease: float) -> bool:
+    """Return whether it was held all the time that the command ran."""
+    try:
+        await lock.release()
+    except LockNotOwnedError:
+        return False  # the log says why
+    except (RedisError, OSError) as error:
+        if lock.lost.is_set():
+            return False
+        warn(f"lock {name!r} stays taken for up to {lease:g} s: {error}")
+    return True
+
+
+@click.command(
+    "once",
+    context_settings=_OPTIONS_FIRST,
+    epilog=example('bloomlock once welcomed "$user" send-mail "$user"'),
+)
+@name_argument
+@click.argument("item", metavar="KEY")
+@_command_argument
+@value_option(
+    "--max-attempts", kind=click.IntRange(1, 1_000_000), what="KEY has failed after so many."
+)
+@status_option("--done-exit-code", "done", default=0, what="If KEY was done.")
+@status_option("--failed-exit-code", "failed", default=NO, what="If KEY has failed.")
+@key_option
+@_holding_options(60.0, "not at all")
+def once_command(
+    name: str,
+    item: str,
+    command: tuple[str, ...],
+    *,
+    max_attempts: int | None,
+    done: int,
+    failed: int,
+    key: bytes | None,
+    wait: float | None,
+    lease: float,
+    grace: float,
+    busy: int,
+    verbose: bool,
+    url: str | None,
+) -> int:
+    """Run COMMAND unless KEY is done: in the filter NAME, which keeps the done ones.
+
+    KEY is done when COMMAND exits with status 0. At the filter's error rate a new
+    KEY looks done. The exit status is that of COMMAND, else see `bloomlock -h`.
+    """
+    if not lease:
+        raise click.UsageError("--lease must be more than 0 seconds, not 0")
+
+    async def hold(running: Command) -> int:
+        async with await _open(name, url, key) as bloom:
+            with running.interruptible():
+                claim = await bloom.claim(
+                    os.fsencode(item), lease, wait=wait, max_attempts=max_attempts
+                )
+            if not claim:
+                status, why = {
+                    ClaimState.SEEN: (done, "was done before"),
+                    ClaimState.BUSY: (
+                        busy,
+                        f"is worked on; its lease ends in {claim.remaining:.1f} s",
+                    ),
+                    ClaimState.FAILED: (failed, f"failed {claim.attempts} times"),
+                }[claim.state]
+                if verbose:
+                    warn(f"{item!r} {why}")
+                return status
+            environment = {
+                "BLOOMLOCK_ONCE_NAME": name,
+                "BLOOMLOCK_ONCE_KEY": item,
+                FENCE: str(claim.fence),
+            }
+            # A claim that is lost shows when it is committed: the work may be done all the same.
+            never = asyncio.Event().wait()
+            status, fault = ERROR, None
+            try:
+                status, fault = await running.run(environment, never)
+            except Exception as error:
+                fault = str(error)
+                raise
+            finally:
+                if status:
+                    await _abandon(claim, fault, f"{item!r} stays claimed for up to {lease:g} s")
+            if not status:
+                try:
+                    await claim.commit()
+                except ClaimError as error:
+                    warn(str(error))
+                    return BUSY
+            return status
+
+    return supervise(hold, command, lease=lease, grace=grace)
+
+
+async def _open(name: str, url: str | None, key: bytes | None) -> AsyncBloomFilter:
+    try:
+        return await AsyncBloomFilter.open(name, client=url)
+    except FilterMismatchError:
+        if key is None:
+            raise
+        return await AsyncBloomFilter.open(name, client=url, key=key)
+
+
+async def _abandon(claim: AsyncClaim, fault: str | None, otherwise: str) -> None:
+    try:
+        await claim.abandon(fault)
+    except (RedisError, OSError, ClaimError) as error:
+        warn(f"{otherwise}: {error}")
