@@ -12,6 +12,7 @@ send requests then, to take back what it has begun, before it raises the same ag
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from .commands import Command, Replies
@@ -278,6 +279,36 @@ class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is a
         self.sent = sent
         self.replies = replies
         self.written = written
+
+
+_INNER = frozenset(("bloomlock", "redis", "asyncio"))
+_LINKS = 3
+
+
+def shorten_traceback(error: BaseException) -> None:
+    """Let a user see of an error and two causes the frames of the user's code and the last one.
+
+    Between a call and the socket are twenty frames that say nothing about the cause.
+    """
+    one: BaseException | None = error
+    for number in range(_LINKS):
+        if one is None:
+            return
+        entry, kept = one.__traceback__, []
+        while entry is not None:
+            module = str(entry.tb_frame.f_globals.get("__name__"))
+            if entry.tb_next is None or module.partition(".")[0] not in _INNER:
+                kept.append(entry)
+            entry = entry.tb_next
+        for above, below in pairwise(kept):
+            above.tb_next = below
+        one.__traceback__ = kept[0] if kept else None
+        # The event of a core says the same as the error that is made of it.
+        if number + 1 == _LINKS or isinstance(one.__context__, ConnectionLost):
+            one.__suppress_context__ = True
+        if number + 1 == _LINKS:
+            one.__cause__ = None
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 
 Outcome: TypeAlias = Replies | ConnectionLost

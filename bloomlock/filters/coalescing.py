@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from bloomlock.effects import shorten_traceback
 from bloomlock.errors import (
     BatchError,
     BloomlockError,
@@ -163,6 +164,7 @@ class CallBatch:
             made.__dict__.pop("__notes__", None)
         if isinstance(made, PartialResultError):
             made.results = [] if isinstance(made, CapacityError) else [None]
+        shorten_traceback(made)
         return made
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import redis.exceptions
 
+from bloomlock.effects import shorten_traceback
 from bloomlock.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
@@ -144,5 +145,6 @@ def explained(address: Address) -> Iterator[None]:
         # The error, and a traceback with it, may quote a part of the password.
         raise ConfigurationError(f"{sentence}; {_ESCAPED}") from None
     except (redis.exceptions.RedisError, OSError) as error:
+        shorten_traceback(error)
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ServerError(f"no Redis server answers at {url} ({line})") from error

@@ -6,6 +6,9 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from redis.exceptions import RedisError
+
+from bloomlock.effects import shorten_traceback
 from bloomlock.filters.base import FilterBase
 from bloomlock.filters.claim_session import ClaimRenewer
 from bloomlock.filters.state import FilterState
@@ -152,17 +155,20 @@ async def async_connected(client: AsyncClient) -> AsyncIterator[tuple[Any, Any]]
     """Give a client and its runtime for some requests; close what is made for them."""
     if True:  # ASYNC
         made, owned = await async_client(client)
-        try:
-            yield made, tasks_for(made)
-        finally:
-            if owned:
-                await close_async_client(made)
+        runtime = tasks_for(made)
     else:
         made, owned = sync_client(client)
         runtime = threads_for(made)
-        try:
-            yield made, runtime
-        finally:
+    try:
+        yield made, runtime
+    except (RedisError, OSError) as error:
+        shorten_traceback(error)
+        raise
+    finally:
+        if True:  # ASYNC
+            if owned:
+                await close_async_client(made)
+        else:
             runtime.close()
             if owned:
                 made.close()

@@ -6,6 +6,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from redis.exceptions import RedisError
+
+from bloomlock.effects import shorten_traceback
 from bloomlock.filters.base import FilterBase
 from bloomlock.filters.claim_session import ClaimRenewer
 from bloomlock.filters.state import FilterState
@@ -94,6 +97,9 @@ def connected(client: Client) -> Iterator[tuple[Any, Any]]:
     runtime = threads_for(made)
     try:
         yield made, runtime
+    except (RedisError, OSError) as error:
+        shorten_traceback(error)
+        raise
     finally:
         runtime.close()
         if owned:

@@ -32,7 +32,9 @@ from bloomlock.effects import (
     Pipeline,
     Request,
     Subscribe,
+    shorten_traceback,
 )
+from bloomlock.errors import BloomlockError
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
 from bloomlock.refusals import ends_connection, is_missing, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
@@ -139,6 +141,9 @@ class Driver(ABC):
         except StopIteration as stop:
             result: T = stop.value
             return result
+        except (RedisError, BloomlockError, OSError) as error:
+            shorten_traceback(error)
+            raise
         finally:
             if held is not None:
                 self._drop(held)
