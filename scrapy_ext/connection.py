@@ -45,11 +45,7 @@ _SCHEMES = ("redis://", "rediss://", "unix://", _SENTINEL)
 
 @contextmanager
 def opening(crawler: Crawler, what: str) -> Iterator[tuple[CrawlSettings, Any]]:
-    """Yield the settings and a client; what goes wrong ends the crawl with one sentence.
-
-    Raises:
-        BloomlockError: What was raised inside; a ServerError where redis-py raised.
-    """
+    """Yield the settings and a client; what goes wrong ends the crawl with one sentence."""
     try:
         settings = CrawlSettings.read(crawler)
         yield settings, redis_client(crawler.settings, settings.timeout)
@@ -69,11 +65,9 @@ def opening(crawler: Crawler, what: str) -> Iterator[tuple[CrawlSettings, Any]]:
 def redis_client(settings: BaseSettings, timeout: float) -> Any:
     """Make the client for a crawl and ask its server what it is.
 
-    The server is that of `BLOOMLOCK_URL`; else the one scrapy-redis would use, where any of its
-    settings (`REDIS_URL`, `REDIS_HOST`, `REDIS_PORT`, `REDIS_PARAMS`) is there; else the
-    library's default: the environment's `BLOOMLOCK_URL`, its `REDIS_URL`, the embedded server,
-    which is started. The client is of the class in `REDIS_PARAMS["redis_cls"]`,
-    where that is given; else one for a cluster if the server is part of one.
+    The server is that of `BLOOMLOCK_URL`, else the one scrapy-redis would use, else the library's
+    default. The client is of the class in `REDIS_PARAMS["redis_cls"]`, where that is given; else
+    one for a cluster if the server is part of one.
     """
     source, parameters = _parameters(settings)
     parameters.update(socket_timeout=timeout, socket_connect_timeout=timeout)

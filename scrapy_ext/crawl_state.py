@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter
-from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
+from bloomlock.errors import ConfigurationError, FilterLostError
 from scrapy_ext.queue import (
     Answer,
     dead_among,
@@ -33,6 +32,7 @@ from scrapy_ext.requests import url_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from bloomlock import BloomFilter
     from scrapy_ext.queue import Push
     from scrapy_ext.settings import CrawlSettings
 
@@ -183,26 +183,11 @@ class CrawlRecord:
             by_host=dict(sorted(counts.items(), key=lambda one: -one[1])[:10]),
         )
 
-    def fill(self) -> float | None:
-        """Return which part of the filter's bits is set; None: there is no filter.
-
-        Cost: some round trips; the server reads the whole filter.
-        """
-        try:
-            with BloomFilter.open(
-                self.name, client=self._client, prefix=self._stored_prefix()
-            ) as shared:
-                return shared.info().fill_ratio
-        except BloomlockError:
-            return None
-
     def delete(self) -> None:
         """Delete all that the crawl has on the server."""
-        delete_filter(self.name, client=self._client, prefix=self._stored_prefix())
+        identity = text_of(self._client.hget(self.keys[0], "id") or b"")
+        delete_filter(self.name, client=self._client, prefix=_prefix(identity))
         self._client.delete(*self.keys)
-
-    def _stored_prefix(self) -> str:
-        return _prefix(text_of(self._client.hget(self.keys[0], "id") or b""))
 
     def failed(self) -> list[Failed]:
         """Return the requests that failed, in no order."""

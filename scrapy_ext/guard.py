@@ -42,11 +42,7 @@ class Guard:
     content, or with that of an earlier moment, is given all that this process knows.
 
     Every method is called in the reactor's thread; round trips of `check_many` are made beside it.
-
-    Args:
-        shared: The filter.
-        stats: Where to count.
-        close: Closes the spider, with a reason, where that is the policy; None: it goes on.
+    `close` closes the spider, with a reason, where that is the policy.
     """
 
     def __init__(

@@ -45,12 +45,10 @@ class UnserializableError(ValueError):
 
 
 class RequestCodec:
-    """Writes and reads the requests of a spider.
+    """Writes and reads the requests of a spider, whose methods are the callbacks.
 
-    Args:
-        spider: The spider; its methods are the callbacks.
-        use_pickle: Whether what JSON cannot hold may be pickled, and pickles may be read.
-        on_pickled: Called with the name of the type for which a request was pickled.
+    With `use_pickle` what JSON cannot hold is pickled, and pickles are read; `on_pickled` is called
+    with the name of the type for which a request was pickled.
     """
 
     def __init__(
@@ -65,12 +63,7 @@ class RequestCodec:
         self._on_pickled = on_pickled
 
     def encode(self, request: Request) -> bytes:
-        """Return the form of a request in the queue.
-
-        Raises:
-            UnserializableError: A callback is no method of the spider, or a value of `meta` or
-                `cb_kwargs` can be neither JSON nor, if it is allowed, pickled.
-        """
+        """Return the form of a request in the queue; UnserializableError if it has none."""
         try:
             fields = request.to_dict(spider=self._spider)
         except ValueError as error:
@@ -104,12 +97,7 @@ class RequestCodec:
         return _PICKLE + data
 
     def decode(self, data: bytes) -> Request:
-        """Return the request of an entry.
-
-        Raises:
-            ValueError: The spider has no such callback, the entry is a pickle and these are not
-                allowed, or it is nothing of ours. Unpickling may raise anything.
-        """
+        """Return the request of an entry; ValueError, or anything that unpickling may raise."""
         if not data.startswith(_PICKLE):
             fields = _from_json(data)
         elif self._use_pickle:

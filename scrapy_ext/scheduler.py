@@ -112,11 +112,11 @@ class Scheduler(BaseScheduler):
             engine.check(crawler)
             check_jobdir(crawler)
             attach(crawler, self, persist=settings.persist)
-            self._make = PushMaker(crawler, self._pages, self._stats, use_pickle=settings.pickle)
+            self._pushes = PushMaker(crawler, self._pages, self._stats, use_pickle=settings.pickle)
             if settings.persist:
                 name = f"{settings.name}:delivered"
                 shared = settings.open(client, name=name, window=settings.window)
-                self._delivered = Delivered(shared, self._make.fingerprints)
+                self._delivered = Delivered(shared, self._pushes.fingerprints)
             attributes = None if settings.is_named else attributes_of(spider)
             pace = pace_of(crawler, settings)
             self._crawl = Crawl(client, settings, pace, attributes)
@@ -131,7 +131,7 @@ class Scheduler(BaseScheduler):
                 before.append(self._crawl.failed_before())
             for batches in before:
                 for entries in batches:
-                    self._exchange.now([self._make.again(entry) for entry in entries])
+                    self._exchange.now([self._pushes.again(entry) for entry in entries])
         log_begin(crawler, settings.name, begun, pace["delay_ms"])
         for signal, call in (
             (signals.spider_idle, self._spider_idle),
@@ -153,11 +153,11 @@ class Scheduler(BaseScheduler):
             logged and counted when the answer comes, and `request_dropped` is sent then.
         """
         self._count("bloomlock/checked")
-        if self._make.is_known(request):
+        if self._pushes.is_known(request):
             self.log_duplicate(request)
             return False
         self._is_active()
-        self._exchange.send(self._make.of(request))
+        self._exchange.send(self._pushes.of(request))
         return True
 
     def next_request(self) -> Request | None:
@@ -203,10 +203,10 @@ class Scheduler(BaseScheduler):
     async def check_many(self, requests: list[Request], page: Request) -> list[bool]:
         """Note what the callback of a page made; return for each whether the engine gets it."""
         self._pages.note_made(requests, page)
-        are_kept = [not self._make.is_known(request) for request in requests]
+        are_kept = [not self._pushes.is_known(request) for request in requests]
         if self._delivered is not None:
             for at, is_there in enumerate(await self._delivered.are_there(requests)):
-                if is_there and self._make.mode_of(requests[at]) == "n":
+                if is_there and self._pushes.mode_of(requests[at]) == "n":
                     are_kept[at] = False
                     self._count("bloomlock/delivered_before")
         return are_kept
@@ -226,7 +226,7 @@ class Scheduler(BaseScheduler):
 
     def failed_entry(self, data: bytes, error: Exception) -> None:
         """Keep among the failed what cannot become a request."""
-        self._exchange.send(self._make.failed(data, error))
+        self._exchange.send(self._pushes.failed(data, error))
 
     def when_sent(self, call: Callable[[], None]) -> None:
         """Call when everything enqueued before is in the queue of the server."""
@@ -347,7 +347,7 @@ class Scheduler(BaseScheduler):
         if request is None:
             return
         if push.mode in "nrl":
-            self._make.known.add(push.fingerprint)
+            self._pushes.known.add(push.fingerprint)
         maker = None if push.entry else self._pages.maker_of(request)
         if not is_wanted:
             self.log_duplicate(request)
@@ -367,7 +367,7 @@ class Scheduler(BaseScheduler):
     def _receive(self, taken: Taken) -> None:
         page = OpenPage(None, taken.host, taken.id)
         try:
-            page.request = self._make.codec.decode(taken.entry)
+            page.request = self._pushes.codec.decode(taken.entry)
             self._ready.append((page, page.request))
         # What stands in the queue may be of another spider, or of other code.
         except Exception as error:

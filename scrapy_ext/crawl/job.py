@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from scrapy_ext.crawl.site import Target
 
 LOOK_S = 0.2
-FILL_S = 2.0
 LAST_PAGES_S = 30.0
 """A worker that is stopped gets this long for the pages it has in flight."""
 MOST_KEYS = 10_000
@@ -154,6 +153,7 @@ class Report:
     def _add(self, worker: Worker, told: dict[str, Any]) -> None:
         worker.links, worker.duplicates = told["links"], told["duplicates"]
         self.filter_bytes = told["filter_bytes"] or self.filter_bytes
+        self.fill = told["fill"] or self.fill
         if told["kind"] == "closed":
             worker.reason = told["reason"]
             return
@@ -280,7 +280,7 @@ def _watch(
     report: Report, record: CrawlRecord, limit: int | None, show: Callable[[Report], None]
 ) -> None:
     """Show how far the crawl is until no worker runs, or there are pages enough."""
-    started = filled_at = time.monotonic()
+    started = time.monotonic()
     is_held = True
     while num_running := sum(worker.is_running for worker in report.workers):
         report.seconds = time.monotonic() - started
@@ -288,8 +288,6 @@ def _watch(
         if is_held and report.state.workers > num_running:
             record.let_go()
             is_held = False
-        if time.monotonic() - filled_at > FILL_S:
-            report.fill, filled_at = record.fill(), time.monotonic()
         show(report)
         if limit and len(report.fetched) >= limit:
             break

@@ -113,6 +113,7 @@ class SiteSpider(Spider):
         if stats is not None:
             fields["duplicates"] = stats.get_value("dupefilter/filtered", 0)
             fields["filter_bytes"] = stats.get_value("bloomlock/memory_bytes")
+            fields["fill"] = stats.get_value("bloomlock/fill_ratio")
         line = json.dumps({"kind": kind, "links": self._links, **fields})
         os.write(1, line.encode() + b"\n")
 

@@ -133,17 +133,24 @@ def test_a_wrong_password_is_one_sentence_without_it() -> None:
         works(f"redis://:right@127.0.0.1:{private.port}/0")
 
 
-def test_a_node_of_a_cluster_is_enough() -> None:
+def test_a_node_of_a_cluster_is_enough(crawls: Runner, site: Site) -> None:
     with PrivateServer(port=servers.low_port(), config={"cluster-enabled": True}) as node:
         with redis.Redis(port=node.port or 0) as client:
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
             servers.wait_until(
                 lambda: client.execute_command("CLUSTER INFO").get("cluster_state") == "ok", 60
             )
-        works(f"redis://127.0.0.1:{node.port}/0")
+        url = f"redis://127.0.0.1:{node.port}/0"
+        works(url)
+        first = crawls.run(BLOOMLOCK_URL=url, CLOSESPIDER_PAGECOUNT=3, CONCURRENT_REQUESTS=1)
+        second = crawls.run(BLOOMLOCK_URL=url)
+    assert second.lines("Goes on with the crawl 'spider'")
+    assert sorted(first.fetched + second.fetched) == ["/0", *site.paths]
 
 
-def test_sentinels_name_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentinels_name_the_server(
+    monkeypatch: pytest.MonkeyPatch, crawls: Runner, site: Site
+) -> None:
     with ExitStack() as stack:
         master = stack.enter_context(PrivateServer(port=servers.low_port()))
         binary = servers.require_server("valkey")
@@ -160,6 +167,7 @@ def test_sentinels_name_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
         servers.wait_until(found, 60)
         url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/pages/2"
         works(url)
+        assert sorted(crawls.run(BLOOMLOCK_URL=url).fetched) == ["/0", *site.paths]
         monkeypatch.setenv("BLOOMLOCK_URL", url)
         open_filter(BLOOMLOCK_NAME="from the environment")
         with redis.Redis(port=master.port, db=2) as client:
