@@ -16,7 +16,7 @@ seen: BloomFilter
 
 def start() -> None:
     """Make the filter, or attach to it."""
-    global seen  # noqa: PLW0603 - what a pool hands to its processes
+    global seen
     seen = BloomFilter("lines", capacity=1_000_000)
 
 

@@ -30,8 +30,7 @@ def parts():
     yield from ((f"README-{title}", blocks) for title, blocks in pages.sections(README))
 
 
-# Those of task queues are modules: tests/once/test_queues.py runs their workers.
-PARTS = {name: blocks for name, blocks in parts() if blocks and pages.TASK_QUEUES not in name}
+PARTS = {name: blocks for name, blocks in parts() if blocks}
 
 
 @pytest.mark.parametrize("blocks", PARTS.values(), ids=PARTS)
@@ -43,6 +42,14 @@ def test_a_section_runs_as_printed(blocks, valkey, monkeypatch, tmp_path):
         pages.run(blocks, valkey)
         left = [key for key in client.scan_iter() if b":lock" not in key]
     assert left == [], "an example deletes what it creates"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_code_of_a_page_is_that_of_an_example(name):
+    text = pages.read(f"docs/{name}")
+    blocks = re.findall(r'(?ms)^```python title="(examples/\w+\.py)"\n(.*?)^```$', text)
+    assert len(blocks) == text.count("```python") > 0
+    assert [file for file, code in blocks if code not in pages.read(file)] == []
 
 
 def test_comments_are_compared(valkey):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 URL = "redis://localhost:6379/0"
-TASK_QUEUES = "Task-queues"
 
 Block = tuple[str, str]
 
