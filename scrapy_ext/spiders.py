@@ -19,6 +19,7 @@ from scrapy.spiders import CrawlSpider
 from scrapy.utils.defer import deferred_from_coro
 from scrapy_redis import spiders as scrapy_redis_spiders
 
+from scrapy_ext.connection import redis_client
 from scrapy_ext.middleware import BatchingMiddleware
 from scrapy_ext.scheduler import Scheduler
 from scrapy_ext.settings import CrawlSettings
@@ -60,7 +61,7 @@ class StartMessages:
 
 
 class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
-    """Reads start URLs from Redis, with the settings and attributes of scrapy-redis.
+    """Reads start URLs from the server of the crawl, with the settings of scrapy-redis.
 
     Scrapy calls `start_requests` of that one no more. With `scrapy_ext.Scheduler` no message is
     lost with a process, and one that no request can be made of is kept among the failed requests;
@@ -85,8 +86,9 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
         is_zset = settings.getbool("REDIS_START_URLS_AS_ZSET")
         is_set = settings.getbool("REDIS_START_URLS_AS_SET")
         kind: Kind = "set" if is_set else "zset" if is_zset else "list"
-        lease = CrawlSettings.read(self.crawler).lease
-        self._messages = StartMessages(self.server, self.redis_key, kind, lease)
+        config = CrawlSettings.read(self.crawler)
+        client = redis_client(settings, config.timeout)
+        self._messages = StartMessages(client, self.redis_key, kind, config.lease)
         # Before Scrapy 2.19 the engine does not tell its scheduler.
         middleware = self.crawler.get_spider_middleware(BatchingMiddleware)
         found = getattr(self.crawler.engine, "scheduler", middleware and middleware.checker)

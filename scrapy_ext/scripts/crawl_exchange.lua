@@ -31,18 +31,19 @@ local function waiting()
 end
 
 local function reply(flags, ids)
-    local members, there = {}, {}
+    local words, there = {''}, {}
     for _, id in ipairs(ids) do
         local member = call('HGET', KEYS[5], id)
         if member then
-            members[#members + 1] = member
+            words[#words + 1] = member
             there[#there + 1] = id
         end
     end
-    return {cjson.encode({state = state, was_unknown = not is_known, waiting = waiting(),
+    words[1] = cjson.encode({state = state, was_unknown = not is_known, waiting = waiting(),
         taken = call('HLEN', KEYS[5]), failed = call('HLEN', KEYS[8]), recovered = recovered,
         due_s = due_s, is_full = is_full, pushed = flags, workers = call('ZRANGE', KEYS[6], 0, -1),
-        ids = there}), unpack(members)}
+        ids = there})
+    return words
 end
 
 local last = call('HGET', KEYS[7], told.worker)

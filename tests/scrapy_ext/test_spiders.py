@@ -62,12 +62,13 @@ def test_on_a_cluster_messages_are_at_any_key() -> None:
 
 
 @pytest.mark.parametrize("set_up", [ALONE, ADDON], ids=["filter alone", "add-on"])
-def test_start_urls_come_from_redis(
-    set_up: dict[str, Any], crawls: Runner, site: Site, r: redis.Redis
+def test_start_urls_come_from_the_server_of_the_crawl(
+    set_up: dict[str, Any], crawls: Runner, site: Site, valkey: str, r: redis.Redis
 ) -> None:
     fill(r, "list", [json.dumps({"url": f"{site.url}/{page}"}) for page in (0, 1, 0)])
     site.links = lambda page: [*range(page), 7]
-    done = crawls.run(set_up, spider="FeedSpider", **FEED, CONCURRENT_REQUESTS=2)
+    urls = {"BLOOMLOCK_URL": valkey, "REDIS_URL": "redis://127.0.0.1:1"}
+    done = crawls.run(set_up, spider="FeedSpider", **FEED, **urls, CONCURRENT_REQUESTS=2)
     # What is pushed twice is wanted twice. It is not recorded, so a link to it is followed once.
     assert done.pages == Counter([*site.paths, "/0", "/0", "/1"])
     assert r.keys("*feed*") == []
