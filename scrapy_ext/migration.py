@@ -22,69 +22,72 @@ REQUESTS_PER_STEP = 1000
 _QUEUES = {f"scrapy_redis.queue.{name}" for name in ("PriorityQueue", "FifoQueue", "LifoQueue")}
 
 
-def key_of_scrapy_redis(settings: BaseSettings, spider_name: str) -> str:
-    key: str = settings.get("SCHEDULER_QUEUE_KEY", "%(spider)s:requests")
-    return key % {"spider": spider_name}
+class OtherQueue:
+    """The queue that scrapy-redis has for a spider."""
 
+    def __init__(self, settings: BaseSettings, client: Any, spider_name: str) -> None:
+        self._settings = settings
+        self._client = client
+        key = settings.get("SCHEDULER_QUEUE_KEY", "%(spider)s:requests")
+        self._key: str = key % {"spider": spider_name}
 
-def queue_of_scrapy_redis(settings: BaseSettings, client: Any, key: str) -> Iterator[list[bytes]]:
-    """Yield the entries of a queue of scrapy-redis, and remove them when the next are asked for.
+    def take_all(self) -> Iterator[list[bytes]]:
+        """Yield its entries, and remove them when the next are asked for.
 
-    It is renamed first; what a process leaves that dies here the next one moves, and some of it is
-    fetched twice. Raises ConfigurationError if the entries are not as scrapy-redis writes them by
-    itself.
-    """
-    # The tag brings both into one slot.
-    old = f"{key}:old" if "{" in key else f"{{{key}}}:old"
-    count = 0
-    for part in (old, key):
-        kind = text_of(client.type(part))
-        if kind not in {"zset", "list"}:
-            continue
-        _check_class(settings, key)
-        if part == key:
-            client.rename(key, old)
-        while True:
-            entries: list[bytes]
-            if kind == "zset":
-                entries = client.zrange(old, 0, REQUESTS_PER_STEP - 1)
-            else:
-                # What waits longest stands last.
-                entries = client.lrange(old, -REQUESTS_PER_STEP, -1)[::-1]
-            if not entries:
-                break
-            yield [from_pickle(entry) for entry in entries]
-            if kind == "zset":
-                client.zrem(old, *entries)
-            else:
-                client.ltrim(old, 0, -len(entries) - 1)
-            count += len(entries)
-    if count:
-        logger.info("%d requests were moved from the queue %r of scrapy-redis.", count, key)
-        warn_of_scrapy_redis(client, key)
+        It is renamed first; what a process leaves that dies here the next one moves, and some of it
+        is fetched twice.
+        """
+        client, key = self._client, self._key
+        # The tag brings both into one slot.
+        old = f"{key}:old" if "{" in key else f"{{{key}}}:old"
+        count = 0
+        for part in (old, key):
+            kind = text_of(client.type(part))
+            if kind not in {"zset", "list"}:
+                continue
+            self._check_class()
+            if part == key:
+                client.rename(key, old)
+            while True:
+                entries: list[bytes]
+                if kind == "zset":
+                    entries = client.zrange(old, 0, REQUESTS_PER_STEP - 1)
+                else:
+                    # What waits longest stands last.
+                    entries = client.lrange(old, -REQUESTS_PER_STEP, -1)[::-1]
+                if not entries:
+                    break
+                yield [from_pickle(entry) for entry in entries]
+                if kind == "zset":
+                    client.zrem(old, *entries)
+                else:
+                    client.ltrim(old, 0, -len(entries) - 1)
+                count += len(entries)
+        if count:
+            logger.info("%d requests were moved from the queue %r of scrapy-redis.", count, key)
 
+    def _check_class(self) -> None:
+        """Raise ConfigurationError if the entries are not as scrapy-redis writes them by itself."""
+        get = self._settings.get
+        queue_class = get("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.PriorityQueue")
+        if isinstance(queue_class, type):
+            queue_class = f"{queue_class.__module__}.{queue_class.__qualname__}"
+        if queue_class not in _QUEUES or get("SCHEDULER_SERIALIZER"):
+            raise ConfigurationError(
+                f"the queue {self._key!r} is of SCHEDULER_QUEUE_CLASS = {queue_class!r} and "
+                f"SCHEDULER_SERIALIZER = {get('SCHEDULER_SERIALIZER')!r}, and only those of "
+                "scrapy-redis can be moved; crawl until it is empty, then delete both "
+                "settings (the order is that of SCHEDULER_MEMORY_QUEUE)"
+            )
 
-def _check_class(settings: BaseSettings, key: str) -> None:
-    queue_class = settings.get("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.PriorityQueue")
-    if isinstance(queue_class, type):
-        queue_class = f"{queue_class.__module__}.{queue_class.__qualname__}"
-    if queue_class not in _QUEUES or settings.get("SCHEDULER_SERIALIZER"):
-        raise ConfigurationError(
-            f"the queue {key!r} is of SCHEDULER_QUEUE_CLASS = {queue_class!r} and "
-            f"SCHEDULER_SERIALIZER = {settings.get('SCHEDULER_SERIALIZER')!r}, and only those of "
-            "scrapy-redis can be moved; crawl until it is empty, then delete both "
-            "settings (the order is that of SCHEDULER_MEMORY_QUEUE)"
-        )
-
-
-def warn_of_scrapy_redis(client: Any, key: str) -> None:
-    """Log an error if scrapy-redis has queued something since its queue was moved."""
-    if client.exists(key):
-        logger.error(
-            "Processes of scrapy-redis push requests to the queue %r, which is not read here; stop "
-            "them, then start the spider again, which moves that queue.",
-            key,
-        )
+    def warn_of_users(self) -> None:
+        """Log an error if scrapy-redis has queued something since its queue was moved."""
+        if self._client.exists(self._key):
+            logger.error(
+                "Processes of scrapy-redis push requests to the queue %r, which is not read here; "
+                "stop them, then start the spider again, which moves that queue.",
+                self._key,
+            )
 
 
 def put_back(record: CrawlRecord, client: Any, key: str) -> int:

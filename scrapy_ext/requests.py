@@ -6,28 +6,17 @@ import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
+from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapy import Request, Spider
+    from scrapy import Spider
 
 _PICKLE = b"P"
-_DEFAULTS: dict[str, Any] = {
-    "callback": None,
-    "errback": None,
-    "headers": {},
-    "method": "GET",
-    "body": b"",
-    "cookies": {},
-    "meta": {},
-    "encoding": "utf-8",
-    "priority": 0,
-    "dont_filter": False,
-    "flags": [],
-    "cb_kwargs": {},
-}
+_DEFAULTS = Request("data:,").to_dict()
+del _DEFAULTS["url"]
 _SIMPLE = (str, int, float, bool, type(None))
 # A dict of one of these keys stands for a value that JSON does not have.
 _TAGS: dict[str, Callable[[Any], Any]] = {

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter, deque
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 from scrapy import signals
@@ -27,11 +28,7 @@ from scrapy_ext.crawl_state import Crawl
 from scrapy_ext.delivered import Delivered
 from scrapy_ext.exchange import Exchange
 from scrapy_ext.middleware import attach
-from scrapy_ext.migration import (
-    key_of_scrapy_redis,
-    queue_of_scrapy_redis,
-    warn_of_scrapy_redis,
-)
+from scrapy_ext.migration import OtherQueue
 from scrapy_ext.pages import OpenPage, OpenPages
 from scrapy_ext.pushes import PushMaker
 from scrapy_ext.queue import Push
@@ -123,22 +120,15 @@ class Scheduler(BaseScheduler):
             begun = self._crawl.begin(overwrites=overwritten_file(crawler))
             self._exchange = Exchange(self._crawl, settings.lease, self)
             self._exchange.now()
-            before = []
-            self._other_queue = key_of_scrapy_redis(crawler.settings, spider.name)
-            if begun.what != "joined":
-                before.append(queue_of_scrapy_redis(crawler.settings, client, self._other_queue))
-            if begun.what == "begun":
-                before.append(self._crawl.failed_before())
-            for batches in before:
-                for entries in batches:
-                    self._exchange.now([self._pushes.again(entry) for entry in entries])
+            self._other_queue = OtherQueue(crawler.settings, client, spider.name)
+            moved = self._other_queue.take_all() if begun.what != "joined" else ()
+            failed = self._crawl.failed_before() if begun.what == "begun" else ()
+            for entries in chain(moved, failed):
+                self._exchange.now([self._pushes.again(entry) for entry in entries])
         log_begin(crawler, settings.name, begun, pace["delay_ms"])
-        for signal, call in (
-            (signals.spider_idle, self._spider_idle),
-            (signals.spider_error, self._raised),
-            (signals.item_error, self._raised),
-        ):
-            crawler.signals.connect(call, signal=signal)
+        crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
+        crawler.signals.connect(self._raised, signal=signals.spider_error)
+        crawler.signals.connect(self._raised, signal=signals.item_error)
         self._stats.watch(self._crawl.shared)
         self._exchange.start()
 
@@ -414,7 +404,7 @@ class Scheduler(BaseScheduler):
         if self._delivered is not None:
             await self._delivered.close()
         try:
-            await run_in_thread(partial(warn_of_scrapy_redis, self._client, self._other_queue))
+            await run_in_thread(self._other_queue.warn_of_users)
             leave = partial(self._crawl.close, finished=reason == "finished")
             is_over, waiting, failed = await run_in_thread(leave)
         # An error here would hide how the crawl ended.

@@ -69,16 +69,10 @@ class FilterStats:
     def note(self, info: FilterInfo) -> None:
         """Put the state of the filter into the stats; warn if its rate passes the asked one."""
         most = info.up_to or info.capacity
-        values = {
-            "estimated_count": info.estimated_count,
-            "capacity_used": info.estimated_count / most,
-            "fill_ratio": info.fill_ratio,
-            "current_error_rate": info.current_error_rate,
-            "memory_bytes": info.memory_bytes,
-        }
-        if self._crawler.stats is not None:
-            for name, value in values.items():
-                self._crawler.stats.set_value(f"bloomlock/{name}", value)
+        if (stats := self._crawler.stats) is not None:
+            for name in ("estimated_count", "fill_ratio", "current_error_rate", "memory_bytes"):
+                stats.set_value(f"bloomlock/{name}", getattr(info, name))
+            stats.set_value("bloomlock/capacity_used", info.estimated_count / most)
         if info.current_error_rate > info.error_rate and not self._has_warned:
             self._has_warned = True
             logger.warning(

@@ -93,7 +93,7 @@ def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
 
 def _run(options: dict[str, Any], *, watch: bool) -> Report:
     # PLC0415: these import Scrapy, which takes its time.
-    from scrapy_ext.crawl.job import JobOptions, run  # noqa: PLC0415
+    from scrapy_ext.crawl.job import run  # noqa: PLC0415
     from scrapy_ext.crawl.watch import watched  # noqa: PLC0415
 
     with (
@@ -113,7 +113,7 @@ def _run(options: dict[str, Any], *, watch: bool) -> Report:
             where = f"{done:,} of {total:,} pages"
             say(f"rendering the documentation of this Python, once: {where}")
 
-        return run(JobOptions(**options), show, rendered)
+        return run(options, show, rendered)
 
 
 @contextmanager

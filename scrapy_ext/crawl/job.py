@@ -26,7 +26,7 @@ from scrapy_ext.crawl.site import open_target
 from scrapy_ext.crawl_state import CrawlRecord, Figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from scrapy_ext.crawl.site import Target
 
@@ -34,23 +34,6 @@ LOOK_S = 0.2
 LAST_PAGES_S = 30.0
 """A worker that is stopped gets this long for the pages it has in flight."""
 MOST_KEYS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """The options of the command; None: what suits the site."""
-
-    source: str | None
-    workers: int
-    name: str | None
-    restart: bool
-    capacity: int | None
-    error_rate: float
-    url: str | None = field(repr=False)  # it may hold a password
-    max_pages: int | None
-    robots: bool | None
-    concurrency: int
-    delay: float
 
 
 @dataclass(slots=True)
@@ -192,35 +175,36 @@ class Report:
 
 
 def run(
-    options: JobOptions,
+    options: Mapping[str, Any],
     show: Callable[[Report], None],
     on_render: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Report:
     """Crawl a site with several processes; `show` gets the report as it grows.
 
+    The options are those of the command, where None stands for what suits the site.
     Blocks until the crawl has ended, the page limit is reached, no worker is left, or Ctrl-C. All
     processes have ended on return. A crawl without a name leaves nothing on the server.
     """
-    address = find_address(options.url, name="url")
+    address = find_address(options["url"], name="url")
     with explained(address):
         client = redis.Redis.from_url(
             address.url, socket_timeout=5, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0)
         )
         client.ping()
-    with client, open_target(options.source, on_render) as target:
+    with client, open_target(options["source"], on_render) as target:
         # It refuses what no filter can be made for.
-        plan(options.capacity or target.capacity, options.error_rate)
+        plan(options["capacity"] or target.capacity, options["error_rate"])
         report = Report(target.title)
-        record = CrawlRecord(client, options.name or f"crawl-{secrets.token_hex(6)}")
-        limit = target.max_pages if options.max_pages is None else options.max_pages
+        record = CrawlRecord(client, options["name"] or f"crawl-{secrets.token_hex(6)}")
+        limit = target.max_pages if options["max_pages"] is None else options["max_pages"]
         try:
             # Until all workers have joined it this process holds the crawl, so that it does not
             # end: one that is late would begin another.
-            is_whole = record.hold(anew=options.restart)
+            is_whole = record.hold(anew=options["restart"])
             with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
                 settings = _settings(options, target, record.name, address.url)
                 try:
-                    for number in range(options.workers):
+                    for number in range(options["workers"]):
                         _start(report, Path(folder, f"{number}.log"), settings)
                     _watch(report, record, limit, show)
                 except KeyboardInterrupt:
@@ -228,29 +212,29 @@ def run(
                 finally:
                     _stop(report)
                 record.let_go()
-                report.add_up(target, options.error_rate, is_whole=is_whole)
+                report.add_up(target, options["error_rate"], is_whole=is_whole)
             state = record.figures()
             report.queued = 0 if report.is_done else state.waiting + state.taken
             report.set_bytes = _exact_bytes(client, list(report.found))
-            if options.name is None:
+            if options["name"] is None:
                 record.delete()
         except redis.exceptions.RedisError as error:
             report.failures.append(f"the server failed: {error}")
     return report
 
 
-def _settings(options: JobOptions, target: Target, name: str, url: str) -> dict[str, Any]:
+def _settings(options: Mapping[str, Any], target: Target, name: str, url: str) -> dict[str, Any]:
     return {
         "START_URL": target.start,
         "TOKEN": target.token,
         "BLOOMLOCK_URL": url,
         "BLOOMLOCK_NAME": name.replace("%", "%%"),
-        "BLOOMLOCK_CAPACITY": options.capacity or target.capacity,
-        "BLOOMLOCK_ERROR_RATE": options.error_rate,
-        "ROBOTSTXT_OBEY": target.is_remote if options.robots is None else options.robots,
-        "CONCURRENT_REQUESTS": options.concurrency,
-        "CONCURRENT_REQUESTS_PER_DOMAIN": options.concurrency,
-        "DOWNLOAD_DELAY": options.delay,
+        "BLOOMLOCK_CAPACITY": options["capacity"] or target.capacity,
+        "BLOOMLOCK_ERROR_RATE": options["error_rate"],
+        "ROBOTSTXT_OBEY": target.is_remote if options["robots"] is None else options["robots"],
+        "CONCURRENT_REQUESTS": options["concurrency"],
+        "CONCURRENT_REQUESTS_PER_DOMAIN": options["concurrency"],
+        "DOWNLOAD_DELAY": options["delay"],
         "AUTOTHROTTLE_ENABLED": target.is_remote,
     }
 
