@@ -281,7 +281,7 @@ class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is a
         self.written = written
 
 
-_INNER = frozenset(("bloomlock", "redis", "asyncio"))
+_INNER = frozenset(("asyncio", "bloomlock", "contextlib", "redis"))
 _LINKS = 3
 
 

@@ -6,6 +6,7 @@ The formulas, and why they have these terms, stand in docs/internals/format.md.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from sys import byteorder
@@ -20,7 +21,7 @@ from .hash_keys import keyed_digest
 from .sizing import FIRST_BIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -65,8 +66,16 @@ def encode_items(items: Sequence[object], first: int = 0) -> list[bytes]:
         try:
             encoded.append(encode_item(item))
         except (TypeError, ConfigurationError) as error:
-            raise type(error)(f"items[{index}]: {error}") from error
+            raise type(error)(f"items[{index}]: {error}") from None
     return encoded
+
+
+def check_items(items: object) -> None:
+    """Refuse one item, and what has its items by keys or in columns (a dict, a DataFrame)."""
+    if isinstance(items, (str, bytes, Mapping)) or hasattr(items, "columns"):
+        raise TypeError(
+            f"items must be an iterable of str or bytes, not one {type(items).__name__}"
+        )
 
 
 def pick(encoded: Sequence[bytes], indices: Sequence[int]) -> list[bytes]:

@@ -46,7 +46,27 @@ def is_missing(error: Exception) -> bool:
 
     Other errors come and go, such as those of a server that fails over.
     """
-    return isinstance(error, redis.exceptions.NoPermissionError) or (
-        isinstance(error, redis.exceptions.ResponseError)
-        and str(error).lower().startswith(("unknown command", "syntax error"))
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return "access" not in str(error)  # it has the command, and lacks the key or the channel
+    return isinstance(error, redis.exceptions.ResponseError) and str(error).lower().startswith(
+        ("unknown command", "syntax error")
     )
+
+
+def explain(error: Exception, key: str = "") -> str:
+    """Return what a server answered, in one line, and what a user can do about it.
+
+    `key` is one of the request's.
+    """
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if "; " in text:
+        return text
+    if isinstance(error, redis.exceptions.AuthenticationError) and "without" not in text:
+        wrong = "invalid" in text
+        what = "the password or the user name is wrong" if wrong else "it wants a password"
+        return f"{what}; write redis://:PASSWORD@host or redis://USER:PASSWORD@host"
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return f"{text}; the ACL of this user must allow the command, and all keys of the prefix"
+    if text.startswith("WRONGTYPE") and key:
+        return f"{text}; it is {key!r} or one that belongs to it: choose another name or prefix"
+    return text

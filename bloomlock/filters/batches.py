@@ -24,7 +24,7 @@ from bloomlock.errors import (
     PartialResultError,
     batch_error,
 )
-from bloomlock.hashing import FEW_OFFSETS, pick
+from bloomlock.hashing import FEW_OFFSETS, check_items, pick
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
 
@@ -79,10 +79,7 @@ def chunks(
         TypeError: If `items` is one item and not many.
         ConfigurationError: If the route or the batch size is not possible.
     """
-    if isinstance(items, (str, bytes)):
-        raise TypeError(
-            f"items must be an iterable of str or bytes, not one {type(items).__name__}"
-        )
+    check_items(items)
     if not isinstance(route, str) or route not in ROUTES:
         raise ConfigurationError(
             f"route must be {', '.join(map(repr, ROUTES[:-1]))} or {ROUTES[-1]!r}, not {route!r}"

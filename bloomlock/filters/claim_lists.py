@@ -10,7 +10,7 @@ from bloomlock.claims import COUNTERS, Offer, Record, Row, ask_claims
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.hashing import encode_items
+from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 
@@ -170,6 +170,7 @@ def _pairs(reply: Any) -> dict[bytes, Any]:
 def settle(state: FilterState, items: Iterable[str | bytes], step: str) -> Core[list[bool]]:
     """Retry or drop items; for each whether a worker has it or is given it, or it was dropped."""
     check_support(CLAIMS, state.strategy.name)
+    check_items(items)
     wanted = encode_items(list(items))
 
     def work(view: View) -> Core[list[bool] | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bloomlock.claims import Offer, ask_claims, find_expired
 from bloomlock.effects import NextMessage, Pause, Subscribe
 from bloomlock.errors import CapacityError, ConfigurationError
-from bloomlock.hashing import encode_item, encode_items
+from bloomlock.hashing import check_items, encode_item, encode_items
 from bloomlock.locks.protocol.values import SLICE_MS
 from bloomlock.locks.session import TOKENS
 from bloomlock.runtime.clock import boot_clock
@@ -70,6 +70,7 @@ def claim_many(
     payloads: Sequence[Item | None] | None = None,
 ) -> Core[list[ClaimSession]]:
     """Claim items, each with a state of its own; payloads of items that are near are not read."""
+    check_items(items)
     given = list(items)
     if payloads is not None and len(payloads) != len(given):
         raise ConfigurationError(

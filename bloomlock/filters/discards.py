@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bloomlock.descriptor import has_discards, unflagged
 from bloomlock.effects import ConnectionLost
 from bloomlock.errors import OutcomeUnknownError, PartialResultError, batch_error
-from bloomlock.hashing import encode_item, encode_items, pick
+from bloomlock.hashing import check_items, encode_item, encode_items, pick
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import answer_of
 from bloomlock.strategies.sliced import DISCARD as OPERATION
@@ -51,10 +51,7 @@ def remove(state: FilterState, item: Item) -> Core[None]:
 
 
 def discard_many(state: FilterState, items: Iterable[Item]) -> Core[list[bool]]:
-    if isinstance(items, (str, bytes)):
-        raise TypeError(
-            f"items must be an iterable of str or bytes, not one {type(items).__name__}"
-        )
+    check_items(items)
     check_support(DISCARD, state.strategy.name)
     results: list[bool] = []
     stream = iter(items)

@@ -226,7 +226,7 @@ class FillWatch(LockOwner):
         """Return why a full filter refuses new items, as part of a sentence."""
         return (
             f"it holds its capacity of {descriptor.capacity} items, and "
-            'on_full="raise" refuses new ones'
+            'on_full="raise" refuses new ones; rebuild() makes room, and so does on_full="grow"'
         )
 
     def start(self, view: View) -> Core[None]:
@@ -339,7 +339,7 @@ class FillWatch(LockOwner):
             self._until_look = max(1, int(free) // SHARES)
         else:
             self._until_look = max(FEWEST_BETWEEN_LOOKS, int(capacity - count) // 16)
-        self._say(count / capacity, capacity, beyond)
+        self._say(count / capacity, capacity, "new items are refused" if self.refuse else beyond)
 
     def _say(self, ratio: float, capacity: int, beyond: str) -> None:
         level = 1.0 if self.full else NEARLY_FULL if ratio >= NEARLY_FULL else 0.0

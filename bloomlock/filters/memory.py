@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from bloomlock.descriptor import HEADER_BYTES, READY
 from bloomlock.errors import CapacityError
 from bloomlock.hash_keys import check_key
-from bloomlock.hashing import encode_item
+from bloomlock.hashing import check_items, encode_item
 from bloomlock.sizing import estimate_count
 from bloomlock.spec import RequestedSpec
 
@@ -504,10 +504,7 @@ class MemoryBloomFilter(Parameters):
     def _chunks(
         self, items: Iterable[Any], batch_size: int | None = None, *, finish: bool = False
     ) -> Iterator[Sequence[Any]]:
-        if isinstance(items, (str, bytes)):
-            raise TypeError(
-                f"items must be an iterable of str or bytes, not one {type(items).__name__}"
-            )
+        check_items(items)
 
         def size_of() -> int:
             size = min(batch_size or ITEMS_PER_CHUNK, ITEMS_PER_CHUNK)

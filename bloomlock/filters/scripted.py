@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.delivery import check
 from bloomlock.errors import ConfigurationError
-from bloomlock.hashing import encode_items
+from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import discards_key
 from bloomlock.scripts import Script, answer_of
 
@@ -44,6 +44,7 @@ def run_script(
     check_support(SCRIPTS, state.strategy.name)
     made = _made(_check_text("script", script))
     words = [_check_text("a key", key) for key in keys]
+    check_items(items)
     given = list(items)
     encoded = encode_items(given)
 

@@ -162,7 +162,7 @@ def attach(
         # What is stored says which shape and shards there may be, and is what was wanted.
         model = stored or (wanted.describe() if wanted else None)
         if model is None:
-            raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
+            raise not_found(keys)
         planned = model.with_generation(new_generation(), origin=CREATE)
         yield from check_room(keys, planned, replaces=gone is not None)
         return (yield from put(keys, found, planned))
@@ -201,7 +201,7 @@ def clear(
             first = first or stored.generation
         model = stored or own
         if model is None:
-            raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
+            raise not_found(keys)
         planned = model.with_generation(new_generation(), origin=CLEAR)
         if stored is None:
             yield from check_room(keys, planned, replaces=found.header != 0)
@@ -274,12 +274,19 @@ def _delete_damaged(keys: FilterKeys) -> Core[bool]:
     return True
 
 
+def not_found(keys: FilterKeys) -> FilterNotFoundError:
+    return FilterNotFoundError(
+        f"there is no filter named {keys.name!r} with prefix {keys.prefix!r}"
+    )
+
+
 def _refuse_other(
     keys: FilterKeys, wanted: RequestedSpec | None, key: HashKey | None, stored: Descriptor
 ) -> None:
     if wanted is not None and (differences := wanted.differences(stored)):
         raise FilterMismatchError(
-            f"filter {keys.name!r} exists with other parameters ({'; '.join(differences)})"
+            f"filter {keys.name!r} exists with other parameters ({'; '.join(differences)}); "
+            "attach to it by open(), change it by rebuild(), or delete it by delete_filter()"
         )
     if wanted is None and (difference := key_difference(stored.key, key, opens=True)):
         raise FilterMismatchError(

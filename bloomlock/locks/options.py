@@ -53,12 +53,12 @@ class RedlockParameters(SharedParameters, total=False):
 class LockOptions:
     """The options of a lock; see Lock."""
 
-    kind: ClassVar = "lock"
+    kind: ClassVar = "Lock"
     known: ClassVar = LockParameters.__annotations__
 
     def __init__(self, ttl: float | None = None, **given: Any) -> None:
         if unknown := given.keys() - self.known:
-            raise TypeError(f"a {self.kind} has no parameter {min(unknown)!r}")
+            raise TypeError(f"{self.kind} has no parameter {min(unknown)!r}")
 
         def flag(name: str) -> bool:
             return check_flag(name, given.get(name, True))

@@ -12,7 +12,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from bloomlock.errors import ConfigurationError
+from bloomlock.effects import shorten_traceback
+from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.server.urls import checked_address, explained, find_address, shown
 
 from . import connections
@@ -37,14 +38,18 @@ def sync_client(client: object) -> tuple[Client, bool]:
             "client must be a redis.Redis or redis.RedisCluster, not an asyncio client; "
             "use AsyncBloomFilter, AsyncLock, ... with that"
         )
-    address = find_address(client)
-    with explained(address):
-        made = redis.Redis.from_url(address.url, **_options(Retry))
-        made.ping()
-        with suppress(ResponseError):  # INFO is forbidden here; a cluster client can be given
-            if made.info("cluster").get("cluster_enabled"):
-                made.close()
-                return redis.RedisCluster.from_url(address.url, **_options(Retry)), True
+    try:
+        address = find_address(client)
+        with explained(address):
+            made = redis.Redis.from_url(address.url, **_options(Retry))
+            made.ping()
+            with suppress(ResponseError):  # INFO is forbidden here; a cluster client can be given
+                if made.info("cluster").get("cluster_enabled"):
+                    made.close()
+                    return redis.RedisCluster.from_url(address.url, **_options(Retry)), True
+    except (ServerError, ConfigurationError) as error:
+        shorten_traceback(error)
+        raise
     return made, True
 
 
@@ -59,16 +64,20 @@ async def async_client(client: object) -> tuple[AsyncClient, bool]:
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a client "
             "for threads; use BloomFilter, Lock, ... with that"
         )
-    # The embedded server may have to be started.
-    address = await asyncio.to_thread(find_address, client)
-    options = _options(redis.asyncio.retry.Retry)
-    with explained(address):
-        made = redis.asyncio.Redis.from_url(address.url, **options)
-        await made.ping()
-        with suppress(ResponseError):
-            if (await made.info("cluster")).get("cluster_enabled"):
-                await close_async_client(made)
-                return redis.asyncio.RedisCluster.from_url(address.url, **options), True
+    try:
+        # The embedded server may have to be started.
+        address = await asyncio.to_thread(find_address, client)
+        options = _options(redis.asyncio.retry.Retry)
+        with explained(address):
+            made = redis.asyncio.Redis.from_url(address.url, **options)
+            await made.ping()
+            with suppress(ResponseError):
+                if (await made.info("cluster")).get("cluster_enabled"):
+                    await close_async_client(made)
+                    return redis.asyncio.RedisCluster.from_url(address.url, **options), True
+    except (ServerError, ConfigurationError) as error:
+        shorten_traceback(error)
+        raise
     return made, True
 
 

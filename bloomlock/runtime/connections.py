@@ -65,6 +65,15 @@ def settings_of(source: Source) -> Mapping[str, Any]:
     return settings
 
 
+def place_of(client: Any) -> str:
+    """Return what messages call the server of a client, and its database."""
+    if (pool := own_pool(client)) is None:
+        return "this cluster"
+    known = settings_of(pool)
+    place = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
+    return f"{place}, database {known.get('db') or 0}"
+
+
 def own_pool(client: object) -> Source | None:
     return getattr(client, "connection_pool", None)
 

@@ -11,6 +11,7 @@ import redis.exceptions
 
 from bloomlock.effects import shorten_traceback
 from bloomlock.errors import ConfigurationError, ServerError
+from bloomlock.refusals import explain, is_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,6 +76,12 @@ def checked_address(
     if _is_ambiguous(url):
         raise ConfigurationError(
             f"{source} is {hide_secret(url)!r}, which has two meanings: {_ESCAPED}"
+        )
+    parts = _PARTS.fullmatch(url)
+    if parts and parts[1] in ("redis", "rediss") and not (parts[3].strip("/") or "0").isdecimal():
+        raise ConfigurationError(
+            f"{source} must end with the number of a database, as redis://localhost:6379/0 does, "
+            f"not {hide_secret(url)!r}"
         )
     return Address(url, source)
 
@@ -146,5 +153,22 @@ def explained(address: Address) -> Iterator[None]:
         raise ConfigurationError(f"{sentence}; {_ESCAPED}") from None
     except (redis.exceptions.RedisError, OSError) as error:
         shorten_traceback(error)
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ServerError(f"no Redis server answers at {url} ({line})") from error
+        # The line says what its own cause says.
+        error.__cause__, error.__suppress_context__ = None, True
+        line = explain(error)
+        if is_refusal(error):
+            raise ServerError(f"the server at {url} refuses: {line}") from error
+        raise ServerError(
+            f"no Redis server answers at {url} ({line}){_advice(address.url, line)}"
+        ) from error
+
+
+def _advice(url: str, line: str) -> str:
+    """Return what may be wrong with a URL that nothing answers at, by how that failed."""
+    if 'got "H"' in line:
+        return "; what answers there is a web server"
+    if url.startswith("rediss:") and "Error 111" not in line:
+        return "; if the server speaks no TLS, write redis://"
+    if url.startswith("redis:") and "closed" in line.lower():
+        return "; if the server speaks TLS, write rediss://"
+    return ""

@@ -74,7 +74,6 @@ class LockStrategy(Strategy):
             that of one stripe of items, such as "bloomlock:{pages}:lock:17". None: our own locks.
         timeout: Seconds to wait for the lock of an item; a factory's locks have their own.
         stripes: Locks for each shard.
-        new_token: Gives a token that no other client has.
 
     Raises:
         ConfigurationError: If a parameter is not usable.
@@ -94,7 +93,6 @@ class LockStrategy(Strategy):
         *,
         timeout: float = 30.0,
         stripes: int = STRIPES,
-        new_token: Callable[[], bytes] = lambda: secrets.token_urlsafe(12).encode(),
     ) -> None:
         if factory is not None and not callable(factory):
             raise ConfigurationError(f"factory must be a function or None, not {factory!r:.80}")
@@ -109,7 +107,6 @@ class LockStrategy(Strategy):
         self._factory = factory
         self._timeout = float(timeout)
         self._stripes = int(stripes)
-        self._new_token = new_token
         self._missing: set[str] = set()
         self._transaction = TransactionStrategy()
 
@@ -151,7 +148,7 @@ class LockStrategy(Strategy):
         clock = yield Clock()
         until = clock() + self._timeout
         while wanted := sorted(update.waiting):
-            asking = AcquireRequest(self._new_token(), LEASE_MS)
+            asking = AcquireRequest(secrets.token_urlsafe(12).encode(), LEASE_MS)
             taken = wanted
             line: list[Any] = [None]
             try:

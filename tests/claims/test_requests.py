@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -171,12 +169,6 @@ def test_who_waited_keeps_its_own_payload(clock, mine, other, end, state):
     assert (found.state, found.payload) == (state, "mine")
     assert [claim.payload for claim in mine.open_claims()] == ["mine"] * (state is NEW)
     assert (found.remaining > 0) == (state is NEW)
-
-
-@pytest.mark.parametrize("move", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_claim_cannot_be_pickled(mine, move):
-    with pytest.raises(TypeError, match="Claim of 'a' cannot be pickled or copied, because this"):
-        move(mine.claim("a"))
 
 
 def test_a_full_filter_takes_no_claims(clock):

@@ -55,7 +55,7 @@ class ItemsContract:
         assert made.exists_many(iter([*ITEMS, "no", "a"])) == [True] * 300 + [False, True]
         assert made.update(iter([*ITEMS, "one", "two", "one"])) is None
         assert made.exists_many(["one", "two", "three"]) == [True, True, False]
-        for none in ([], (), iter([]), {}):
+        for none in ([], (), iter([]), set()):
             assert made.add_many(none) == made.exists_many(none) == []
             assert made.update(none) is None
         assert len(made) == made.count() == pytest.approx(303, rel=0.1)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -90,7 +88,7 @@ def test_constructor_of_several_servers(make, parameter):
 @pytest.mark.parametrize("make", [Redlock, AsyncRedlock])
 def test_options_that_only_one_server_has(make):
     for option in ("replicas", "timeout", "sleep", "raise_on_release_error", "nonsense"):
-        with pytest.raises(TypeError, match=f"a Redlock has no parameter '{option}'"):
+        with pytest.raises(TypeError, match=f"Redlock has no parameter '{option}'"):
             make("job", URLS, **{option: 1})
 
 
@@ -171,12 +169,3 @@ def test_numbers_and_flags_of_numpy_are_taken(r, number):
     assert lock.extend(number(20))
     assert Lock("job", r).acquire(np.False_) is False
     lock.release()
-
-
-@pytest.mark.parametrize("move", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_what_belongs_to_a_process_cannot_be_pickled(move):
-    for make in (Lock, ReentrantLock, ReadWriteLock, AsyncLock, AsyncReadWriteLock):
-        kind = make.__name__
-        client = redis.asyncio.Redis if kind.startswith("Async") else redis.Redis
-        with pytest.raises(TypeError, match=f"{kind} 'job' cannot be pickled or copied, because"):
-            move(make("job", client(port=1)))

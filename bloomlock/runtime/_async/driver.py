@@ -34,9 +34,9 @@ from bloomlock.effects import (
     Subscribe,
     shorten_traceback,
 )
-from bloomlock.errors import BloomlockError
+from bloomlock.errors import BloomlockError, FilterNotFoundError
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
-from bloomlock.refusals import ends_connection, is_missing, is_refusal
+from bloomlock.refusals import ends_connection, explain, is_missing, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._async.kept import AsyncKept
 from bloomlock.runtime._async.scopes import AsyncScope
@@ -127,6 +127,7 @@ class AsyncDriver(ABC):
         scope: AsyncScope | None = None
         limit = NO_LIMIT
         replies: Any
+        step: Any = None
         if True:  # ASYNC
             task = asyncio.current_task()
             cancelled = task.cancelling() if task else 0
@@ -166,14 +167,22 @@ class AsyncDriver(ABC):
         except StopIteration as stop:
             result: T = stop.value
             return result
-        except (RedisError, BloomlockError, OSError) as error:
-            shorten_traceback(error)
+        except (RedisError, BloomlockError, OSError, TypeError) as error:
+            self._explain(error, getattr(step, "key", ""))
             raise
         finally:
             if held is not None:
                 await self._drop(held)
             if scope is not None:
                 await scope.close()
+
+    def _explain(self, error: Exception, key: str) -> None:
+        """Let an error say to a user what the cores do not know: where, and what to do."""
+        shorten_traceback(error)
+        if isinstance(error, FilterNotFoundError):
+            error.args = (f"{error} at {connections.place_of(self.client)}",)
+        elif is_refusal(error) and (text := explain(error, key)) != str(error):
+            error.args = (f"the server refuses: {text}",)
 
     async def _within(
         self, limit: Limit, step: Request | Pipeline, taken: Taken | None
