@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from redis.exceptions import RedisError
 
@@ -15,18 +14,17 @@ from bloomlock.runtime.clock import boot_clock
 from .reports import REPORTS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .hold import Hold
     from .session import LockSession
 
 
-class LockBase(ABC):
+class LockBase:
     """The state of a lock as attributes; those of a hold are of this thread's or task's own."""
 
-    _event_class: ClassVar[Any]
     _session: LockSession
-
-    @abstractmethod
-    def _owner(self) -> object: ...
+    _owner: Callable[[], object]
 
     @property
     def _hold(self) -> Hold | None:
@@ -92,18 +90,6 @@ class LockBase(ABC):
         """The token of this hold, None if the lock is not held."""
         hold = self._hold
         return hold.token.decode() if hold is not None else None
-
-    @property
-    def lost(self) -> Any:
-        """An event that is set when this hold is lost; a new one for each hold."""
-        hold = self._hold
-        if hold is None:
-            return self._event_class()
-        if hold.event is None:
-            hold.event = self._event_class()
-        if hold.lost:
-            hold.event.set()
-        return hold.event
 
     def remaining(self) -> float:
         """Return the seconds the holder may rely on the lock; 0.0 if it is not held or lost.

@@ -79,9 +79,8 @@ def list_locks(
             if all(isinstance(number, int) for number in numbers):
                 length, ttl_ms, shared, waiting = numbers
                 holders = max(shared, 1) if length else 0
-                info = LockInfo(name, holders, waiting, max(0, ttl_ms) / 1000)
-                if info.holders or info.waiting:
-                    found.append(info)
+                if holders or waiting:
+                    found.append(LockInfo(name, holders, waiting, max(0, ttl_ms) / 1000))
         return found
     finally:
         if owned:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import weakref
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bloomlock.runtime import connections
@@ -33,25 +33,21 @@ class Watched(Protocol):
     steps: LockSteps | None = None  # give holds back at the end of the process or the loop
 
     @property
-    def label(self) -> str:
-        """What messages call it."""
+    def label(self) -> str: ...  # what messages call it
 
     @property
-    def key(self) -> str:
-        """A key that names its server."""
+    def key(self) -> str: ...  # names its server
 
     def is_orphan(self, hold: Hold) -> bool:  # noqa: ARG002
         """Return whether no thread or task is left to give a hold back."""
         return False
 
-    def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
-        """Return what asks for a lease."""
+    def renewal_of(self, hold: Hold, lease_ms: int) -> Any: ...
 
     def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
         """Renew holds of its kind that one request may carry; for each whether it was held."""
 
     def renewed(self, hold: Hold) -> None:  # noqa: ARG002
-        """Take note of a renewal."""
         return
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
@@ -86,7 +82,7 @@ class Hold:
     session: Callable[[], Watched | None] = lambda: None
     kind: Any = None
     runtime: Any = None
-    steps: LockSteps | None = None
+    steps: Any = None
 
     @property
     def renewal_seconds(self) -> float:
@@ -97,7 +93,6 @@ class Hold:
         return min(LONGEST_RETRY, self.lease_ms / 10_000)
 
     def key(self) -> str:
-        """Return a key of what it belongs to; empty if that is no more."""
         session = self.session()
         return session.key if session is not None else ""
 
@@ -106,7 +101,6 @@ class Hold:
         return self.runtime, server_of_key(self.runtime.client, self.key()), self.kind
 
     def address(self) -> str:
-        """Return what messages call its server, or servers."""
         runtime, server, _ = self.place()
         if len(runtime.members) > 1:
             return f"{len(runtime.members)} servers"
@@ -126,7 +120,6 @@ class Hold:
         return renew_at is not None and renew_at <= at and not self.renewing
 
     def schedule_renewal(self, at: float) -> None:
-        """Let the next renewal be due then, unless it is not to be renewed any more, or not now."""
         if self.renew_at is not None:
             self.renew_at = at
 
@@ -141,53 +134,46 @@ class Hold:
 
 
 class Holdings:
-    """The holds of one lock object by owner: the thread or task that acquired them.
+    """The holds of one lock object; no hold replaces another.
 
-    No hold replaces another: an owner has all that were granted to it and not given back. Reading
-    takes no mutex, because the tuples are replaced as a whole. With `shared` an owner that has no
-    hold of its own may use those of others.
+    With `shared` an owner that has no hold of its own may use those of others.
     """
 
-    def __init__(self, has_ended: Callable[[Any], bool], *, shared: bool = False) -> None:
-        self._has_ended = has_ended
+    def __init__(self, *, shared: bool) -> None:
         self._shared = shared
-        self._holds: dict[object, tuple[Hold, ...]] = {}
+        self._holds: dict[Hold, None] = {}
 
-    def own(self, owner: object) -> Hold | None:
-        """Return what an owner acquired last, lost or not; none that a parent process acquired."""
-        holds = self._holds.get(owner, ())
-        return next((hold for hold in reversed(holds) if hold.pid == os.getpid()), None)
+    def all(self) -> list[Hold]:
+        """Return all, lost or not, but none that a parent process acquired; the last one first."""
+        if not self._holds:
+            return []
+        pid = os.getpid()
+        return [hold for hold in reversed(self._holds.copy()) if hold.pid == pid]
 
     def mine(self, owner: object) -> Hold | None:
-        """Return an owner's hold: what it acquired, or what it is the heir of."""
-        if not self._holds:
-            return None
-        hold = self.own(owner)
-        if hold is None and owner is not None:
-            for left in self._all():
-                if left.heir is owner and self._has_ended(left.owner):
-                    self.drop(left)
-                    self.put(owner, left)
-                    return left
-        return hold
+        for hold in self.all():
+            is_heir = owner is not None and hold.heir is owner
+            if hold.owner is owner or (is_heir and has_ended(hold.owner)):
+                return hold
+        return None
 
     def of(self, owner: object) -> Hold | None:
         """Return what an owner may give back: its own; else, if they are shared, the oldest."""
         hold = self.mine(owner)
         if hold is None and self._shared:
-            held = self._all()
+            held = self.all()
             live = [other for other in held if not other.lost]
             return min(live or held, key=lambda other: other.since, default=None)
         return hold
 
-    def put(self, owner: object, hold: Hold) -> None:
-        """Note that an owner holds the lock, beside what it has."""
-        with _guard:
-            self._holds[owner] = (*self._holds.get(owner, ()), hold)
-            hold.owner = owner
+    def put(self, hold: Hold) -> None:
+        self._holds[hold] = None
 
-    def others(self, hold: Hold) -> list[Hold]:
-        return [other for other in self._all() if other is not hold]
+    def drop(self, hold: Hold) -> None:
+        self._holds.pop(hold, None)
+
+    def __contains__(self, hold: Hold) -> bool:
+        return hold in self._holds
 
     def count_again(self, hold: Hold) -> bool:
         with _guard:
@@ -207,39 +193,13 @@ class Holdings:
                 hold.count -= 1
                 return hold.count
             stop(hold)
-            owner = self._forget(hold)
-        # A task that nobody else refers to ends here, with its hooks, and no mutex is held.
-        del owner
-        return 0
-
-    def drop(self, hold: Hold) -> None:
-        owner = None
-        with _guard:
-            if hold in self:
-                owner = self._forget(hold)
-        del owner
-
-    def _forget(self, hold: Hold) -> object:
-        owner, hold.owner = hold.owner, None
-        rest = tuple(other for other in self._holds[owner] if other is not hold)
-        if rest:
-            self._holds[owner] = rest
-        else:
-            del self._holds[owner]
-        return owner
-
-    def __contains__(self, hold: Hold) -> bool:
-        return hold in self._holds.get(hold.owner, ())
+            self.drop(hold)
+            return 0
 
     def is_orphan(self, hold: Hold) -> bool:
         """Return whether neither its owner nor its heir is left to give a hold back."""
-        heir_is_left = hold.heir is not None and not self._has_ended(hold.heir)
-        owner = hold.owner
-        return not (self._shared or heir_is_left or owner is None) and self._has_ended(owner)
-
-    def _all(self) -> list[Hold]:
-        pid = os.getpid()
-        return [h for h in chain.from_iterable(list(self._holds.values())) if h.pid == pid]
+        heir_is_left = hold.heir is not None and not has_ended(hold.heir)
+        return not (self._shared or heir_is_left) and has_ended(hold.owner)
 
 
 _guard = threading.RLock()
@@ -262,16 +222,13 @@ class ForeignThread:
 
     def __init__(self) -> None:
         _LOCAL.presence = presence = threading.Lock()
-        self._presence = weakref.ref(presence)
-
-    def has_ended(self) -> bool:
-        return self._presence() is None
+        self.presence = weakref.ref(presence)
 
 
 _LOCAL = threading.local()
 
 
-def this_thread() -> object:
+def current_owner() -> object:
     """Return who holds what this thread acquires."""
     thread = threading.current_thread()
     if not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - there is no other way to tell
@@ -283,12 +240,18 @@ def this_thread() -> object:
     return foreign
 
 
-def thread_has_ended(owner: Any) -> bool:
-    if isinstance(owner, ForeignThread):
-        return owner.has_ended()
-    return isinstance(owner, threading.Thread) and not owner.is_alive()
+def async_current_owner() -> object:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
-def thread_is_over(owner: object) -> bool:
-    """Return the same at the end of the process, to which the main thread has come."""
-    return owner is None or owner is threading.main_thread() or thread_has_ended(owner)
+def has_ended(owner: object) -> bool:
+    match owner:
+        case asyncio.Future():
+            return owner.done() or owner.get_loop().is_closed()
+        case ForeignThread():
+            return owner.presence() is None
+        case _:
+            return isinstance(owner, threading.Thread) and not owner.is_alive()

@@ -55,6 +55,7 @@ class LockOptions:
 
     kind: ClassVar = "Lock"
     known: ClassVar = LockParameters.__annotations__
+    longest_ttl = 0.0
 
     def __init__(self, ttl: float | None = None, **given: Any) -> None:
         if unknown := given.keys() - self.known:

@@ -63,7 +63,7 @@ class Reports:
     def not_renewed(
         self, what: str, labels: Sequence[str], server: str, error: Exception | None
     ) -> None:
-        """Note that renewals failed; one line for each server and outage."""
+        """Log one line for each server and outage."""
         now = boot_clock()
         new = Outage(now, now)
         outage = self._outages.setdefault(server, new)
@@ -136,7 +136,7 @@ class LockEvent:
 
 
 Observer: TypeAlias = Callable[[LockEvent], None]
-Call: TypeAlias = Callable[[Callable[[], None]], None]
+Call: TypeAlias = Callable[[Callable[[], Any]], None]
 """Has a function called in a thread of its own, or by the loop."""
 
 
@@ -147,12 +147,11 @@ class _Turn:
 class Events:
     """Reports to an observer what happens to one lock object, in order and one at a time.
 
-    What its holder does is reported in the holder's own thread, whatever it raises included.
-    What happens behind the holder's back is reported where the watchdog has such functions called.
     A renewal is reported between the acquisition and the end of its hold, or not at all.
     """
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, name: str, observer: Observer | None) -> None:
+        self._name = name
         self._observer = observer
         self._start_over()
 
@@ -164,15 +163,25 @@ class Events:
         # a KeyboardInterrupt leaves them whole.
         self._turns: list[_Turn] = []
 
-    def report(self, event: LockEvent, hold: Hold | None, call: Call | None = None) -> None:
+    def report(
+        self,
+        kind: EventKind,
+        seconds: float,
+        hold: Hold | None = None,
+        error: str | None = None,
+        call: Call | None = None,
+    ) -> None:
         """Report an event after those whose report is under way in another thread.
 
         With `call` it is reported by what that calls; this never raises then.
         """
+        if self._observer is None:
+            return
         if self._pid != os.getpid():
             # The thread that reported stayed in the parent process.
             self._start_over()
-        self._pending.append((event, hold))
+        fence = None if hold is None else hold.fence
+        self._pending.append((LockEvent(kind, self._name, fence, seconds, error), hold))
         if call is None:
             self._report_pending(Exception)
         elif self._first_turn() is None:
@@ -204,6 +213,6 @@ class Events:
                 return
             hold.reported = event.kind
         try:
-            self._observer(event)
+            self._observer(event)  # type: ignore[misc]  # nothing is pending without one
         except logged:
             REPORTS.exception("lock", "the observer of lock %r raised", event.name)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import secrets
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.commands import encode_command
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, make
-from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
+from bloomlock.errors import (
+    ConfigurationError,
+    LockError,
+    LockLostError,
+    LockNotOwnedError,
+    QuorumError,
+)
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.steps import RENEW, LockSteps
 from bloomlock.locks.protocol.values import LIVENESS_MS, AcquireRequest, Granted
@@ -19,15 +27,15 @@ from bloomlock.runtime.clock import boot_clock
 
 from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold, Holdings, Watched
 from .options import check_lease, milliseconds
-from .reports import REPORTS, Events, LockEvent
+from .reports import REPORTS, Events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from bloomlock.locks.protocol.waiting import Obtained
 
     from .options import LockOptions
-    from .reports import Call, EventKind
+    from .reports import Call
     from .watchdog import AsyncWatchdog, Watchdog
 
 CONFIRM_SECONDS = 1.0
@@ -55,32 +63,29 @@ os.register_at_fork(after_in_child=TOKENS.start_over)
 
 
 class LockSession(Watched):
-    """One lock object: who of this process holds it, and what that takes.
-
-    Holds of one `group` share the lock; empty: none. Whoever has a `reentrant` one gets it again.
-    """
+    """One lock object: who of this process holds it, and what that takes."""
 
     what = "lock"
     steps: LockSteps
+    attempt = Attempt
 
     def __init__(
         self,
         name: str,
         options: LockOptions,
-        has_ended: Callable[[Any], bool],
-        *,
         group: bytes = b"",
+        *,
         reentrant: bool = False,
     ) -> None:
         self.name = name
         self.keys = LockKeys.of(name, options.prefix)
         self.options = options
-        # Gives what is called for each hold that is lost, while the lock object lives.
-        self.report_lost: Callable[[], Callable[[], None] | None] = lambda: None
+        # The lock object, as long as it lives.
+        self.lock: Callable[[], Any] = lambda: None
         # The write side of a read-write lock for its read side, and the other way round.
         self.other_side: LockSession | None = None
-        self.holdings = Holdings(has_ended, shared=not options.thread_local)
-        self._events = None if options.observer is None else Events(options.observer)
+        self.holdings = Holdings(shared=not options.thread_local)
+        self._events = Events(name, options.observer)
         self._group = group
         self._reentrant = reentrant
         self._watcher: Watchdog | AsyncWatchdog
@@ -111,21 +116,14 @@ class LockSession(Watched):
                 self._refuse_to_wait_for_itself(hold, owner)
             elif hold is not None and not hold.lost:
                 # The server would let a reader in a second time.
-                self._report("timeout", 0.0)
+                self._events.report("timeout", 0.0)
                 return False
-        request = make(
-            AcquireRequest,
-            (
-                token or TOKENS.new(),
-                self.options.lease_ms,
-                self._group,
-                # An owner comes back while he holds the lock; to wait behind others he must not.
-                self._reentrant,
-                b"",
-                LIVENESS_MS if self.options.renews else 0,
-            ),
-        )
-        return self._attempt(request, None if seconds is None else now + seconds)
+        provisional_ms = LIVENESS_MS if self.options.renews else 0
+        # An owner comes back while he holds the lock; to wait behind others he must not.
+        terms = (self.options.lease_ms, self._group, self._reentrant, b"", provisional_ms)
+        request = make(AcquireRequest, (token or TOKENS.new(), *terms))
+        until = None if seconds is None else now + seconds
+        return self.attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
     def _refuse_to_wait_for_itself(self, hold: Hold | None, owner: object) -> None:
         if hold is not None and not hold.lost:
@@ -133,15 +131,12 @@ class LockSession(Watched):
                 f"lock {self.name!r} is held by this very thread or task, which would wait for "
                 f"itself; use ReentrantLock to acquire it again"
             )
-        other = self.other_side.holdings.own(owner) if self.other_side is not None else None
+        other = self.other_side.holdings.mine(owner) if self.other_side is not None else None
         if other is not None and not other.lost and boot_clock() < other.deadline:
             raise LockError(
                 f"lock {self.name!r} is held on its other side by this very thread or task, "
                 f"which would wait for itself"
             )
-
-    def _attempt(self, request: AcquireRequest, until: float | None) -> Attempt:
-        return Attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
     def acquire(self, attempt: Attempt, owner: object, heir: object = None) -> Core[bool]:
         """Carry an attempt out; `undo` must be run if this does not end.
@@ -150,43 +145,44 @@ class LockSession(Watched):
         """
         began = boot_clock()
         got = yield from attempt.run()
-        now = boot_clock()
         # A client that had to wait will have to again, and one that leaves others waiting.
         self._crowded = bool(attempt.request.channel) or got is None or got.waiters
         if got is None:
-            self._report("timeout", now - began)
+            self._events.report("timeout", boot_clock() - began)
             return False
         if self.options.replicas:
             yield from self._confirm(attempt)
-        hold = self._new_hold(attempt, got, now)
-        hold.heir = heir
-        self.holdings.put(owner, hold)
-        self._watcher.add(hold, self, self._runtime)
-        self._report("acquired", now - began, hold)
-        for other in self.holdings.others(hold):
-            if not (self._group or other.lost):
-                # None can be held beside a new one. But another thread may have been granted the
-                # lock after this one, and be here before it.
-                older = min(hold, other, key=lambda each: (each.fence or 0, each.deadline))
-                self.lose(older, "its key was gone, and the lock was granted anew")
-            if other.lost and other.owner is owner:
-                self.holdings.drop(other)
+        self._new_hold(attempt, got, began, owner, heir)
         return True
 
-    def _new_hold(self, attempt: Attempt, got: Obtained, now: float) -> Hold:
-        options, left = self.options, got.deadline - now
+    def _new_hold(
+        self, attempt: Attempt, got: Obtained, began: float, owner: object, heir: object
+    ) -> None:
+        options, now = self.options, boot_clock()
         terms = (got.fence or None, got.waiters, now, got.deadline)
         hold = Hold(attempt.request.token, self._group, options.lease_ms, *terms)
+        hold.owner, hold.heir, hold.ballot = owner, heir, attempt.ballot
         if options.max_hold is not None:
             hold.last_renewal = now + options.max_hold
         if options.renews:
+            left = got.deadline - now
             seconds = left / RENEWALS_PER_LEASE
             if left < options.lease_ms / 1000 * (1 - 1 / RENEWALS_PER_LEASE):
                 # A grant that was announced comes with a provisional lease. The hold gets the whole
                 # one as soon as it has lasted a moment.
                 seconds = min(MOMENT, seconds)
             hold.renew_at = now + seconds
-        return hold
+        self.holdings.put(hold)
+        self._watcher.add(hold, self, self._runtime)
+        self._events.report("acquired", now - began, hold)
+        for other in self.holdings.all():
+            if not (other is hold or self._group or other.lost):
+                # None can be held beside a new one. But another thread may have been granted the
+                # lock after this one, and be here before it.
+                older = min(hold, other, key=lambda each: (each.fence or 0, each.deadline))
+                self.lose(older, "its key was gone, and the lock was granted anew")
+            if other is not hold and other.lost and other.owner is owner:
+                self.holdings.drop(other)
 
     def _confirm(self, attempt: Attempt) -> Core[None]:
         """Write a hold again, because WAIT speaks of what its own connection wrote.
@@ -208,17 +204,16 @@ class LockSession(Watched):
                 f"{CONFIRM_SECONDS:g} s and given back"
             )
 
-    def undo(self, attempt: Attempt, owner: object) -> Core[None]:
+    def undo(self, attempt: Attempt) -> Core[None]:
         """Leave neither a hold nor a place in the queue of an attempt that did not end."""
-        hold = self.holdings.own(owner)
-        if hold is not None and hold.token == attempt.request.token:
-            self._watcher.remove(hold)
-            self.holdings.drop(hold)
+        for hold in self.holdings.all():
+            if hold.token == attempt.request.token:
+                self._watcher.remove(hold)
+                self.holdings.drop(hold)
         if attempt.begun:
             yield from attempt.leave_behind()
 
     def release(self, owner: object) -> Core[None]:
-        """Give the lock back, or, re-entrant, one of its holds."""
         while True:
             hold = self._require(owner)
             if (left := self.holdings.give_back(hold, self._watcher.remove)) is not None:
@@ -235,7 +230,7 @@ class LockSession(Watched):
         if hold.lost or held is False or (held is None and now >= hold.deadline):
             self.lose(hold, "its key was gone when it was released")
             raise self._lost_error(hold)
-        self._report("released", now - hold.since, hold)
+        self._events.report("released", now - hold.since, hold)
 
     def extend(self, owner: object, ttl: float | None, *, add: bool = False) -> Core[bool]:
         """Let the lease be `ttl` seconds from now, and that long at each renewal.
@@ -243,8 +238,14 @@ class LockSession(Watched):
         With `add` they are added to what is left of it. Returns True.
         """
         hold = self.check(owner)
-        usual_ms = self._lease_to_extend_to(hold, ttl, add=add)
+        seconds = hold.lease_ms / 1000 if ttl is None else check_lease(ttl)
         sent = boot_clock()
+        if add:
+            seconds = check_lease(seconds + max(0.0, hold.deadline - sent))
+        longest = self.options.longest_ttl
+        if ttl is not None and seconds > longest > 0:
+            raise ConfigurationError(f"ttl must be at most longest_ttl = {longest:g}, not {ttl!r}")
+        usual_ms = milliseconds(seconds)
         lease_ms = hold.limit_lease_ms(usual_ms, sent)
         # If the answer does not come, either lease may be in force. A renewal that is under way
         # does no harm: no step shortens a lease on the server.
@@ -263,12 +264,6 @@ class LockSession(Watched):
         self._watcher.add(hold, self, self._runtime)
         return True
 
-    def _lease_to_extend_to(self, hold: Hold, ttl: float | None, *, add: bool) -> int:
-        seconds = hold.lease_ms / 1000 if ttl is None else check_lease(ttl)
-        if add:
-            seconds = check_lease(seconds + max(0.0, hold.deadline - boot_clock()))
-        return milliseconds(seconds)
-
     def owned(self, owner: object) -> Core[bool]:
         hold = self.holdings.of(owner)
         if hold is None or hold.lost:
@@ -279,7 +274,6 @@ class LockSession(Watched):
         return (yield from self.steps.value()) is not None
 
     def check(self, owner: object) -> Hold:
-        """Return the hold of an owner who can rely on it; else raise."""
         hold = self._require(owner)
         self._check_alive(hold)
         return hold
@@ -313,24 +307,29 @@ class LockSession(Watched):
             return False
         if hold.event is not None:
             hold.event.set()
-        if (report := self.report_lost()) is not None:
-            report()
+        if self.options.on_lost is not None and (lock := self.lock()) is not None:
+            self._watcher.call(partial(self._call_on_lost, self.options.on_lost, lock))
         if call is None:
             REPORTS.lost(self.what, [self.label], reason)
-        self._report("lost", boot_clock() - hold.since, hold, reason, call)
+        self._events.report("lost", boot_clock() - hold.since, hold, reason, call)
         return True
 
-    def _report(
-        self,
-        kind: EventKind,
-        seconds: float,
-        hold: Hold | None = None,
-        error: str | None = None,
-        call: Call | None = None,
-    ) -> None:
-        if self._events is not None:
-            fence = None if hold is None else hold.fence
-            self._events.report(LockEvent(kind, self.name, fence, seconds, error), hold, call)
+    def _call_on_lost(self, on_lost: Callable[[Any], object], lock: Any) -> Any:
+        outcome = None
+        try:
+            outcome = on_lost(lock)
+        except BaseException:  # noqa: BLE001 - reported
+            REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
+        return self._await_on_lost(outcome) if asyncio.iscoroutine(outcome) else None
+
+    async def _await_on_lost(self, outcome: Coroutine[Any, Any, object]) -> None:
+        try:
+            await outcome
+        except BaseException as error:
+            # Raised in a task, SystemExit would stop the loop and all renewals with it.
+            REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
     # What a watchdog asks for.
 
@@ -352,7 +351,7 @@ class LockSession(Watched):
         return RENEW.run_all(renewals)
 
     def renewed(self, hold: Hold) -> None:
-        self._report("renewed", boot_clock() - hold.since, hold, call=self._watcher.call)
+        self._events.report("renewed", boot_clock() - hold.since, hold, call=self._watcher.call)
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
         is_news = hold in self.holdings and self.lose(hold, reason, self._watcher.call)

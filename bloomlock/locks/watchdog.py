@@ -25,7 +25,7 @@ from bloomlock.runtime import background
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.slot_moves import without_waiting
 
-from .hold import OUT_OF_LEASE, Hold, thread_is_over
+from .hold import OUT_OF_LEASE, Hold, has_ended
 from .reports import AT_END_SECONDS, REPORTS
 
 if TYPE_CHECKING:
@@ -43,13 +43,11 @@ GOES_ALONG = 0.25
 
 
 class Schedule:
-    """The holds that are watched, and what is due when.
-
-    Holders change the dictionary while the watchdog reads copies of it. There is no mutex, so
-    nobody waits for a thread that is held up.
-    """
+    """The holds that are watched, and what is due when."""
 
     def __init__(self) -> None:
+        # Holders change it while the watchdog reads copies of it. There is no mutex, so nobody
+        # waits for a thread that is held up.
         self._holds: dict[Hold, None] = {}
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
@@ -60,8 +58,8 @@ class Schedule:
     def remove(self, hold: Hold) -> None:
         self._holds.pop(hold, None)
 
-    def _start(self, renewal: Core[None], runtime: Any, holds: list[Hold]) -> None:
-        """Carry out a renewal where it holds up nobody else; let it be over for the holds then."""
+    def _start(self, runtime: Any, holds: list[Hold]) -> None:
+        """Carry out `_renew`, and then `_end_renewal`, where it holds up nobody else."""
         raise NotImplementedError
 
     def _seconds_to_next(self) -> float:
@@ -70,29 +68,34 @@ class Schedule:
 
     def _do_due(self) -> bool:
         """Note what is over, and begin renewals that are due; return whether there were any."""
-        now = boot_clock()
-        over, due = self._over(now), self._due(now)
-        self._lose(over)
-        for (runtime, *_), holds in due.items():
-            self._start(self._renew(runtime, holds), runtime, holds)
-        return bool(over or due)
-
-    def _over(self, now: float) -> list[tuple[Hold, str]]:
-        """Return the holds that are over, each with the reason.
-
-        The owner of a hold is looked at whenever it is to be renewed.
-        """
-        over = []
+        now, is_due = boot_clock(), False
+        over: list[tuple[Hold, str]] = []
+        dropped: Counter[str] = Counter()
         for hold in self._holds.copy():
             session = hold.session()
             if hold.deadline <= now:
                 over.append((hold, OUT_OF_LEASE))
-            elif hold.is_due(now) and session is not None and session.is_orphan(hold):
+            elif not hold.is_due(now):
+                continue
+            elif session is None:
+                dropped[hold.kind.what] += 1
+                hold.renew_at = None
+            elif session.is_orphan(hold):
                 over.append((hold, "the thread or task that held it has ended"))
-        return over
+            else:
+                is_due = True
+        self._lose(over)
+        for what, number in dropped.items():
+            text = f"a {what} was dropped while held; it is left to expire"
+            if number > 1:
+                text = f"{number} {what}s were dropped while held; they are left to expire"
+            REPORTS.warning(what, text)
+        if is_due:
+            self._begin_renewals(now)
+        return bool(over or is_due)
 
-    def _due(self, now: float) -> dict[Place, list[Hold]]:
-        """Return the holds to renew now, by runtime, server and kind; each until it is answered.
+    def _begin_renewals(self, now: float) -> None:
+        """Begin to renew what is due, together what goes to one server by one client and step.
 
         A server that is still busy with an earlier renewal waits its turn: one that does not
         answer must not collect threads, nor hold up the other ones of a cluster. What would be due
@@ -100,28 +103,18 @@ class Schedule:
         together.
         """
         holds = self._holds.copy()
-        if not any(hold.is_due(now) for hold in holds):
-            return {}
         busy = {hold.place() for hold in holds if hold.renewing}
         found: dict[Place, list[Hold]] = {}
-        dropped: Counter[str] = Counter()
         for hold in holds:
-            if not hold.is_due(now + hold.renewal_seconds * GOES_ALONG):
-                continue
-            if hold.session() is None:
-                dropped[hold.kind.what] += 1
-                hold.renew_at = None
-            elif (place := hold.place()) in busy:
-                hold.renew_at = now + hold.retry_seconds
-            else:
-                hold.renewing = True
-                found.setdefault(place, []).append(hold)
-        for what, number in dropped.items():
-            text = "a %s was dropped while held; it is left to expire"
-            if number > 1:
-                text = f"{number} %ss were dropped while held; they are left to expire"
-            REPORTS.warning(what, text, what)
-        return found
+            if hold.is_due(now + hold.renewal_seconds * GOES_ALONG):
+                place = hold.place()
+                if place in busy:
+                    hold.renew_at = now + hold.retry_seconds
+                else:
+                    hold.renewing = True
+                    found.setdefault(place, []).append(hold)
+        for (runtime, *_), together in found.items():
+            self._start(runtime, together)
 
     def _lose(self, over: Iterable[tuple[Hold, str]]) -> None:
         """Note that holds are lost, each with the reason; one log line for each kind and reason."""
@@ -142,20 +135,15 @@ class Schedule:
             REPORTS.exception("lock", "renewing locks failed")
 
     def _renew_part(self, holds: list[Hold]) -> Core[None]:
-        """Renew holds that one request may carry and note the answers.
-
-        A hold whose renewal is not answered is tried again until its deadline.
-        """
         sent = boot_clock()
         asked: list[tuple[Hold, Watched, int]] = []
         for hold in holds:
-            session = hold.session()
-            lease_ms = hold.lease_to_ask_ms(sent)
-            if session is None or not lease_ms:
+            session, lease_ms = hold.session(), hold.lease_to_ask_ms(sent)
+            if session is not None and lease_ms:
+                asked.append((hold, session, lease_ms))
+            else:
                 hold.renewing = False
                 hold.schedule_renewal(sent + hold.renewal_seconds)
-            else:
-                asked.append((hold, session, lease_ms))
         if not asked:
             return
         # All are of one kind and go to the same server, or it is a single one.
@@ -163,22 +151,20 @@ class Schedule:
         renewals = [session.renewal_of(hold, lease_ms) for hold, session, lease_ms in asked]
         # What waits for one slot of a cluster would hold up the holds in others of its server.
         results = yield from without_waiting(of_first.renew_all(renewals))
-        failed: list[str] = []
         gone: list[tuple[Hold, str]] = []
+        failed: list[str] = []
         error: Exception | None = None
         for (hold, session, lease_ms), result in zip(asked, results, strict=True):
             if isinstance(result, Exception):
                 failed.append(session.label)
                 error = error or result
-                hold.schedule_renewal(boot_clock() + hold.retry_seconds)
             elif not result:
                 gone.append((hold, "its key was gone when it was to be renewed"))
             else:
+                # What waits for the end of this renewal finds the new deadline.
                 hold.deadline = max(hold.deadline, deadline_of(sent, lease_ms))
                 hold.schedule_renewal(sent + hold.renewal_seconds)
-            # What waits for this finds the new deadline.
-            hold.renewing = False
-            if result is True:
+                hold.renewing = False
                 session.renewed(hold)
         self._lose(gone)
         if failed:
@@ -187,14 +173,14 @@ class Schedule:
             REPORTS.renewed(of_first.what, first.address())
 
     def _end_renewal(self, holds: Iterable[Hold]) -> None:
-        """Let those be tried again soon that were not answered."""
+        """Let those be tried again soon, until their deadline, that were not answered."""
         for hold in holds:
             if hold.renewing:
                 hold.renewing = False
                 hold.schedule_renewal(boot_clock() + hold.retry_seconds)
 
     def _take_left(
-        self, has_ended: Callable[[object], bool]
+        self, is_over: Callable[[Any], bool]
     ) -> list[tuple[Any, Core[Exception | None]]]:
         """Take out the holds of owners that can give nothing back; return what gives them back.
 
@@ -204,18 +190,16 @@ class Schedule:
         left = []
         for hold in self._holds.copy():
             is_ours = hold.steps is not None and hold.pid == os.getpid()
-            if is_ours and (hold.owner is None or hold.session() is None or has_ended(hold.owner)):
+            if is_ours and (hold.owner is None or hold.session() is None or is_over(hold.owner)):
                 self.remove(hold)
                 left.append((hold.runtime, _give_back(hold, until)))
         return left
 
 
 def _give_back(hold: Hold, until: float) -> Core[Exception | None]:
-    """Release a hold that its owner did not; return why it could not be."""
     yield Limit(until, [None])
     try:
-        if hold.steps is not None:
-            yield from hold.steps.give_back(hold)
+        yield from hold.steps.give_back(hold)
     except (ConnectionLost, RedisError) as error:
         return error
     return None
@@ -245,7 +229,6 @@ class Watchdog(Schedule):
         # Event leaves it locked, and then nothing would be renewed any more.
         self._only_one = threading.Lock()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._idle_since = boot_clock()
         self._wake_at = float("inf")
         self._runs = False
 
@@ -259,23 +242,24 @@ class Watchdog(Schedule):
             self._wake_at = at
             self._wake.put(None)
 
+    @staticmethod
+    def call(function: Callable[[], Any]) -> None:
+        """Call a function that runs the user's code, in another thread."""
+        background.WORKERS.start(function)
+
     def give_back_all(self) -> None:
         """Release what is held when the process ends, but for what a running thread holds.
 
         The main thread is at its end then. A daemon thread may still work under its locks.
         """
         failures: list[Exception | None] = []
-        for runtime, core in self._take_left(thread_is_over):
+        is_over = lambda owner: owner is threading.main_thread() or has_ended(owner)  # noqa: E731
+        for runtime, core in self._take_left(is_over):
             try:
                 failures.append(runtime.run(core))
             except Exception as error:  # noqa: BLE001 - reported
                 failures.append(error)
         _report_left(failures)
-
-    @staticmethod
-    def call(function: Callable[[], None]) -> None:
-        """Call a function that runs the user's code, in another thread."""
-        background.WORKERS.start(function)
 
     def _start_thread(self) -> None:
         # A thread of its own, not a worker: it does not end with the job before.
@@ -284,45 +268,33 @@ class Watchdog(Schedule):
     def _run(self) -> None:
         if not self._only_one.acquire(blocking=False):
             return
-        self._runs, self._idle_since = True, boot_clock()
-        while self._runs:
+        self._runs, busy_at = True, boot_clock()
+        while self._holds or boot_clock() - busy_at < IDLE_SECONDS:
+            if self._holds:
+                busy_at = boot_clock()
+            # Whoever adds a hold before the time is known wakes it in any case.
+            self._wake_at = float("inf")
             try:
-                self._look()
+                seconds = 0.0 if self._do_due() else self._seconds_to_next()
             except BaseException:  # noqa: BLE001 - reported
                 # Without this thread every lock of the process would be lost.
                 REPORTS.exception("lock", "watching locks failed")
-                self._sleep(LONGEST_SLEEP)
+                seconds = LONGEST_SLEEP
+            self._wake_at = boot_clock() + seconds
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=seconds)
+                while True:
+                    self._wake.get_nowait()
+        self._runs = False
         self._only_one.release()
         if self._holds:
             # It was added when this thread seemed to run still.
             self._start_thread()
 
-    def _look(self) -> None:
-        """Do what is due, or sleep until something is; end if there is nothing to watch."""
-        now = boot_clock()
-        did = self._do_due()
-        if self._holds or did:
-            self._idle_since = now
-        elif now - self._idle_since > IDLE_SECONDS:
-            self._runs = False
-            return
-        if not did:
-            # Whoever adds a hold before the time is known wakes it in any case.
-            self._wake_at = float("inf")
-            seconds = self._seconds_to_next()
-            self._wake_at = boot_clock() + seconds
-            self._sleep(seconds)
-
-    def _sleep(self, seconds: float) -> None:
-        with contextlib.suppress(queue.Empty):
-            self._wake.get(timeout=seconds)
-            while True:
-                self._wake.get_nowait()
-
-    def _start(self, renewal: Core[None], runtime: Any, holds: list[Hold]) -> None:
+    def _start(self, runtime: Any, holds: list[Hold]) -> None:
         def work() -> None:
             try:
-                runtime.run(renewal)
+                runtime.run(self._renew(runtime, holds))
             finally:
                 self._end_renewal(holds)
                 self._wake.put(None)
@@ -355,7 +327,9 @@ class AsyncWatchdog(Schedule):
             yield
         finally:
             self._at_end = None
-            left = [runtime.run(core) for runtime, core in self._take_left(_task_is_over)]
+            left = [
+                runtime.run(core) for runtime, core in self._take_left(lambda owner: owner.done())
+            ]
             before = asyncio.all_tasks()
             _report_left(await asyncio.gather(*left, return_exceptions=True))
             # The loop has cancelled its tasks already; what a silent server keeps is of later.
@@ -363,10 +337,12 @@ class AsyncWatchdog(Schedule):
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    @staticmethod
-    def call(function: Callable[[], None]) -> None:
+    def call(self, function: Callable[[], Any]) -> None:
         """Call a function that runs the user's code, in the loop."""
-        function()
+        outcome = function()
+        if asyncio.iscoroutine(outcome):
+            self._tasks.add(task := asyncio.ensure_future(outcome))
+            task.add_done_callback(self._tasks.discard)
 
     def _set_timer(self) -> None:
         loop = self._loop()
@@ -386,9 +362,9 @@ class AsyncWatchdog(Schedule):
         finally:
             self._set_timer()
 
-    def _start(self, renewal: Core[None], runtime: Any, holds: list[Hold]) -> None:
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(runtime.run(renewal), name="bloomlock-renewal")
+    def _start(self, runtime: Any, holds: list[Hold]) -> None:
+        work = runtime.run(self._renew(runtime, holds))
+        task = asyncio.get_running_loop().create_task(work, name="bloomlock-renewal")
         self._tasks.add(task)
         # Also of one that is cancelled before its first step.
         task.add_done_callback(partial(self._after_renewal, holds))
@@ -397,10 +373,6 @@ class AsyncWatchdog(Schedule):
         self._tasks.discard(task)
         self._end_renewal(holds)
         self._set_timer()
-
-
-def _task_is_over(owner: object) -> bool:
-    return not isinstance(owner, asyncio.Future) or owner.done()
 
 
 def watchdog_of_loop() -> AsyncWatchdog:

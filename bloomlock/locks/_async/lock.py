@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.locks.base import LockBase, owner_group
+from bloomlock.locks.hold import async_current_owner
 from bloomlock.locks.options import NOT_GIVEN, LockOptions, check_token
-from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
 from bloomlock.runtime.clients import CLIENTS, not_portable
 
 if True:  # ASYNC
+    from asyncio import Event
+
     from bloomlock.locks.watchdog import watchdog_of_loop
     from bloomlock.runtime.background import GRACE_SECONDS, finish
     from bloomlock.runtime.clients import async_client, close_async_client
-    from bloomlock.runtime.tasks import Tasks, tasks_for
+    from bloomlock.runtime.tasks import tasks_for
 else:
-    import threading
+    from threading import Event
 
-    from bloomlock.locks.hold import this_thread, thread_has_ended
     from bloomlock.locks.watchdog import WATCHDOG
     from bloomlock.runtime.clients import sync_client
-    from bloomlock.runtime.threads import Threads, threads_for
+    from bloomlock.runtime.threads import threads_for
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -93,6 +94,7 @@ class AsyncLock(LockBase):
 
     _group: bytes = b""
     _reentrant = False
+    _owner = staticmethod(async_current_owner)
 
     def __init__(
         self,
@@ -105,66 +107,44 @@ class AsyncLock(LockBase):
         if isinstance(name, CLIENTS):
             # r.lock(name, lock_class=Lock) gives them the other way round.
             name, client = client, name
-        terms = (name, LockOptions(ttl, **options), self._has_ended)
-        self._use(LockSession(*terms, group=self._group, reentrant=self._reentrant), client)
+        terms = (name, LockOptions(ttl, **options), self._group)
+        self._use(LockSession(*terms, reentrant=self._reentrant), client)
 
     def _use(self, session: LockSession, client: Any) -> None:
         self._session = session
-        if session.options.on_lost is not None:
-            # It does not keep the lock alive.
-            session.report_lost = weakref.WeakMethod(self._call_on_lost)
+        session.lock = weakref.ref(self)
         self._start(client)
 
-    def _run_on_lost(self) -> Any:
-        on_lost = self._session.options.on_lost
-        try:
-            return None if on_lost is None else on_lost(self)
-        except BaseException:  # noqa: BLE001 - reported
-            REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
-
     if True:  # ASYNC
-        _event_class = asyncio.Event
-
-        if TYPE_CHECKING:
-
-            @property
-            def lost(self) -> asyncio.Event:
-                """An event that is set when this hold is lost; a new one for each hold."""
 
         def _start(self, client: Any) -> None:
             # It connects at the first use, when there is a loop.
             self._client = client
             self._owns_client = False
-            self._runtime: Tasks | None = None
+            self._runtime: Any = None
             self._loop: asyncio.AbstractEventLoop | None = None
-            self._on_lost_tasks: set[asyncio.Future[Any]] = set()
 
-        async def _attached(self, seconds: float | None) -> Tasks:
-            """Connect, within the caller's time limit; None: without one."""
-            if self._runtime is None and seconds is not None:
+        async def _attach(self, seconds: float | None) -> None:
+            """Be on the running loop, and connect within the caller's time limit, if any."""
+            if self._runtime is None:
                 try:
-                    async with asyncio.timeout(seconds + GRACE_SECONDS):
+                    limit = None if seconds is None else seconds + GRACE_SECONDS
+                    async with asyncio.timeout(limit):
                         await self._connect()
                 except TimeoutError:
                     text = "the server did not answer within the time limit"
                     raise RedisTimeoutError(text) from None
-            runtime = self._runtime or await self._connect()
             if self._loop is not (loop := asyncio.get_running_loop()):
                 self._loop = loop
-                self._session.attach(runtime, watchdog_of_loop())
-            return runtime
+                self._session.attach(self._runtime, watchdog_of_loop())
 
-        async def _connect(self) -> Tasks:
+        async def _connect(self) -> None:
             made, owned = await async_client(self._client)
             if self._runtime is None:
                 self._runtime, self._owns_client = tasks_for(made), owned
             elif owned:
                 # Another task was faster while this one connected.
                 await close_async_client(made)
-            return self._runtime
-
-        async def _run(self, core: Core[T]) -> T:
-            return await (await self._attached(None)).run(core)
 
         async def _finish(self, core: Core[T]) -> T:
             """Carry a core out to its end, even if the caller is cancelled."""
@@ -173,73 +153,34 @@ class AsyncLock(LockBase):
                 next(core)
             return await finish(self._run(core), GRACE_SECONDS)
 
-        def _call_on_lost(self) -> None:
-            outcome = self._run_on_lost()
-            if asyncio.iscoroutine(outcome):
-                task = asyncio.ensure_future(self._await_on_lost(outcome))
-                self._on_lost_tasks.add(task)
-                task.add_done_callback(self._on_lost_tasks.discard)
-
-        async def _await_on_lost(self, outcome: Coroutine[Any, Any, object]) -> None:
-            try:
-                await outcome
-            except BaseException as error:
-                # Raised in a task, SystemExit would stop the loop and all renewals with it.
-                REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
-                if isinstance(error, asyncio.CancelledError):
-                    raise
-
-        @staticmethod
-        def _owner() -> object:
-            try:
-                return asyncio.current_task()
-            except RuntimeError:
-                return None
-
-        @staticmethod
-        def _has_ended(owner: Any) -> bool:
-            is_task = isinstance(owner, asyncio.Future)
-            return is_task and (owner.done() or owner.get_loop().is_closed())
-
-        async def close(self) -> None:
-            """Close what listens for announcements, and the client if this object made it."""
-            if self._runtime is not None:
-                await self._runtime.close()
-                if self._owns_client:
-                    await close_async_client(self._runtime.client)
-
     else:
-        _event_class = threading.Event
-        _owner = staticmethod(this_thread)
-        _has_ended = staticmethod(thread_has_ended)
-
-        if TYPE_CHECKING:
-
-            @property
-            def lost(self) -> threading.Event:
-                """An event that is set when this hold is lost; a new one for each hold."""
 
         def _start(self, client: Any) -> None:
             self._client, self._owns_client = sync_client(client)
             self._runtime = threads_for(self._client)
             self._session.attach(self._runtime, WATCHDOG)
 
-        def _attached(self, seconds: float | None) -> Threads:  # noqa: ARG002 - it is connected
-            return self._runtime
+        def _finish(self, core: Core[T]) -> T:
+            return self._run(core)
 
-        def _run(self, core: Core[T]) -> T:
-            return self._runtime.run(core)
+    async def _run(self, core: Core[T]) -> T:
+        if True:  # ASYNC
+            await self._attach(None)
+        result: T = await self._runtime.run(core)
+        return result
 
-        _finish = _run
-
-        def _call_on_lost(self) -> None:
-            WATCHDOG.call(self._run_on_lost)
-
-        def close(self) -> None:
-            """Give back the connections; closes the client only if this object made it."""
-            self._runtime.close()
-            if self._owns_client:
-                self._client.close()
+    @property
+    def lost(self) -> Event:
+        """An event that is set when this hold is lost; a new one for each hold."""
+        hold = self._hold
+        if hold is None:
+            return Event()
+        if hold.event is None:
+            hold.event = Event()
+        if hold.lost:
+            hold.event.set()
+        event: Event = hold.event
+        return event
 
     # In asyncio no coroutine functions: who calls them is known, also where another task carries
     # them out.
@@ -284,16 +225,17 @@ class AsyncLock(LockBase):
         return self._acquire(self._owner(), seconds, check_token(token))
 
     async def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
-        runtime, session = await self._attached(seconds), self._session
-        owner = self._owner()
+        if True:  # ASYNC
+            await self._attach(seconds)
+        session, owner = self._session, self._owner()
         attempt = session.begin(owner, seconds, token)
         if isinstance(attempt, bool):
             return attempt
         heir = None if caller is owner else caller
         try:
-            return await runtime.run(session.acquire(attempt, owner, heir))
+            return await self._run(session.acquire(attempt, owner, heir))
         except BaseException:
-            await self._finish(session.undo(attempt, owner))
+            await self._finish(session.undo(attempt))
             raise
 
     def release(self) -> Coroutine[Any, Any, None]:
@@ -355,6 +297,16 @@ class AsyncLock(LockBase):
     def reacquire(self) -> Coroutine[Any, Any, bool]:
         """Let the lease begin anew; redis-py's name for `extend()`."""
         return self.extend()
+
+    async def close(self) -> None:
+        """Give back the connections; closes the client only if this object made it."""
+        if self._runtime is not None:
+            await self._runtime.close()
+            if self._owns_client:
+                if True:  # ASYNC
+                    await close_async_client(self._runtime.client)
+                else:
+                    self._client.close()
 
     async def __aenter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""

@@ -12,7 +12,7 @@ from .lock import AsyncLock
 
 if True:  # ASYNC
     from bloomlock.runtime.clients import async_clients, close_async_client
-    from bloomlock.runtime.tasks import Tasks, tasks_over
+    from bloomlock.runtime.tasks import tasks_over
 else:
     from bloomlock.locks.watchdog import WATCHDOG
     from bloomlock.runtime.clients import sync_clients
@@ -113,7 +113,7 @@ class AsyncRedlock(AsyncLock):
         ttl: float | None = None,
         **options: Unpack[RedlockParameters],
     ) -> None:
-        self._use(RedlockSession(name, RedlockOptions(ttl, **options), self._has_ended), clients)
+        self._use(RedlockSession(name, RedlockOptions(ttl, **options)), clients)
 
     def _acquire(
         self, caller: object, seconds: float | None, token: bytes | None
@@ -132,9 +132,8 @@ class AsyncRedlock(AsyncLock):
             self._members = [each for each, _ in made]
             self._made = [each for each, is_ours in made if is_ours]
 
-        async def _connect(self) -> Tasks:
-            self._runtime = self._runtime or tasks_over(self._members)
-            return self._runtime
+        async def _connect(self) -> None:
+            self._runtime = tasks_over(self._members)
 
         async def close(self) -> None:
             """End what goes on in the background; close the clients that this object made."""

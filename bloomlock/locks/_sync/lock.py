@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
+from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from bloomlock.locks.base import LockBase, owner_group
-from bloomlock.locks.hold import this_thread, thread_has_ended
+from bloomlock.locks.hold import current_owner
 from bloomlock.locks.options import NOT_GIVEN, LockOptions, check_token
-from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
 from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import CLIENTS, not_portable, sync_client
-from bloomlock.runtime.threads import Threads, threads_for
+from bloomlock.runtime.threads import threads_for
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -74,6 +73,7 @@ class Lock(LockBase):
 
     _group: bytes = b""
     _reentrant = False
+    _owner = staticmethod(current_owner)
 
     def __init__(
         self,
@@ -86,54 +86,38 @@ class Lock(LockBase):
         if isinstance(name, CLIENTS):
             # r.lock(name, lock_class=Lock) gives them the other way round.
             name, client = client, name
-        terms = (name, LockOptions(ttl, **options), self._has_ended)
-        self._use(LockSession(*terms, group=self._group, reentrant=self._reentrant), client)
+        terms = (name, LockOptions(ttl, **options), self._group)
+        self._use(LockSession(*terms, reentrant=self._reentrant), client)
 
     def _use(self, session: LockSession, client: Any) -> None:
         self._session = session
-        if session.options.on_lost is not None:
-            # It does not keep the lock alive.
-            session.report_lost = weakref.WeakMethod(self._call_on_lost)
+        session.lock = weakref.ref(self)
         self._start(client)
-
-    def _run_on_lost(self) -> Any:
-        on_lost = self._session.options.on_lost
-        try:
-            return None if on_lost is None else on_lost(self)
-        except BaseException:  # noqa: BLE001 - reported
-            REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
-
-    _event_class = threading.Event
-    _owner = staticmethod(this_thread)
-    _has_ended = staticmethod(thread_has_ended)
-
-    if TYPE_CHECKING:
-
-        @property
-        def lost(self) -> threading.Event:
-            """An event that is set when this hold is lost; a new one for each hold."""
 
     def _start(self, client: Any) -> None:
         self._client, self._owns_client = sync_client(client)
         self._runtime = threads_for(self._client)
         self._session.attach(self._runtime, WATCHDOG)
 
-    def _attached(self, seconds: float | None) -> Threads:  # noqa: ARG002 - it is connected
-        return self._runtime
+    def _finish(self, core: Core[T]) -> T:
+        return self._run(core)
 
     def _run(self, core: Core[T]) -> T:
-        return self._runtime.run(core)
+        result: T = self._runtime.run(core)
+        return result
 
-    _finish = _run
-
-    def _call_on_lost(self) -> None:
-        WATCHDOG.call(self._run_on_lost)
-
-    def close(self) -> None:
-        """Give back the connections; closes the client only if this object made it."""
-        self._runtime.close()
-        if self._owns_client:
-            self._client.close()
+    @property
+    def lost(self) -> Event:
+        """An event that is set when this hold is lost; a new one for each hold."""
+        hold = self._hold
+        if hold is None:
+            return Event()
+        if hold.event is None:
+            hold.event = Event()
+        if hold.lost:
+            hold.event.set()
+        event: Event = hold.event
+        return event
 
     # In asyncio no coroutine functions: who calls them is known, also where another task carries
     # them out.
@@ -178,16 +162,15 @@ class Lock(LockBase):
         return self._acquire(self._owner(), seconds, check_token(token))
 
     def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
-        runtime, session = self._attached(seconds), self._session
-        owner = self._owner()
+        session, owner = self._session, self._owner()
         attempt = session.begin(owner, seconds, token)
         if isinstance(attempt, bool):
             return attempt
         heir = None if caller is owner else caller
         try:
-            return runtime.run(session.acquire(attempt, owner, heir))
+            return self._run(session.acquire(attempt, owner, heir))
         except BaseException:
-            self._finish(session.undo(attempt, owner))
+            self._finish(session.undo(attempt))
             raise
 
     def release(self) -> None:
@@ -245,6 +228,13 @@ class Lock(LockBase):
     def reacquire(self) -> bool:
         """Let the lease begin anew; redis-py's name for `extend()`."""
         return self.extend()
+
+    def close(self) -> None:
+        """Give back the connections; closes the client only if this object made it."""
+        if self._runtime is not None:
+            self._runtime.close()
+            if self._owns_client:
+                self._client.close()
 
     def __enter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""

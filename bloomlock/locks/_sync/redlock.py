@@ -106,7 +106,7 @@ class Redlock(Lock):
         ttl: float | None = None,
         **options: Unpack[RedlockParameters],
     ) -> None:
-        self._use(RedlockSession(name, RedlockOptions(ttl, **options), self._has_ended), clients)
+        self._use(RedlockSession(name, RedlockOptions(ttl, **options)), clients)
 
     def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
         if token is not None:

@@ -33,10 +33,7 @@ COMPARE_AND_DELETE = (("DELIFEQ",), ("DELEX", "IFEQ"))
 
 
 class LockScript(Generic[R]):
-    """A script for requests that begin with a token, which is its last argument.
-
-    `terms` makes its other arguments of the rest of a request, and `read` its answer of a reply.
-    """
+    """A script for requests that begin with a token; `terms` makes the rest its arguments."""
 
     def __init__(
         self,
@@ -120,10 +117,7 @@ def _deletion(keys: LockKeys, name: str, *condition: str) -> tuple[bytes, bytes]
 
 
 class LockSteps:
-    """The steps for the lock at some keys.
-
-    `missing` are the native commands that the server is known to lack, for all locks of a client.
-    """
+    """The steps for one lock; `missing` are native commands that its server is known to lack."""
 
     def __init__(self, keys: LockKeys, missing: set[str]) -> None:
         self.keys = keys
@@ -132,7 +126,6 @@ class LockSteps:
         self._missing = missing
 
     def acquire(self, request: AcquireRequest, *after: bytes) -> Core[tuple[Granted | Busy, Any]]:
-        """Take the lock or stand in its queue; `after` as for LockScript.run."""
         return ACQUIRE.run(self.keys, request, *after)
 
     def give_back(self, hold: Any) -> Core[bool | None]:
@@ -160,7 +153,7 @@ class LockSteps:
         return held
 
     def _compare_and_delete(self, request: ReleaseRequest) -> Core[bool | None]:
-        """Release by a native command, in one round trip; None: the server has none."""
+        """Release by a native command; None: the server has none."""
         for words in COMPARE_AND_DELETE:
             if words[0] in self._missing:
                 continue

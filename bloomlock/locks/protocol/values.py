@@ -56,7 +56,7 @@ class AcquireRequest(NamedTuple):
 
     @property
     def record(self) -> bytes:
-        """How this waiter stands in the queue; lock_start.lua makes the same."""
+        """How this waiter stands in the queue; lock_acquire_plain.lua makes the same."""
         if not self.channel:
             return b""
         return b"%b %d %b %b" % (self.token, self.queued_ms, self.group or b"-", self.channel)

@@ -1,9 +1,8 @@
 """Getting a lock: asking, standing in the queue, being handed it; and leaving when time is up.
 
-Why no wake-up is lost: "busy" and "you are in the queue" are one step, so every release after
-it sees the waiter. A grant is stored (the lock's key holds the waiter's token), the message
-only says so. What happens without a step, and a message that never came, cost at most a slice or
-the rest of the holder's lease, whichever is shorter, because then the waiter asks again.
+Why no wake-up is lost: "busy" and "you are in the queue" are one step, so every release after it
+sees the waiter. A grant is stored, the message only says so. What happens without a step, and a
+message that never came, cost at most a slice or the rest of the holder's lease.
 """
 
 from __future__ import annotations
@@ -70,17 +69,12 @@ def deadline_of(sent: float, lease_ms: int) -> float:
 class Attempt:
     """One attempt to get a lock.
 
-    Args:
-        steps: Of the lock.
-        request: Who asks; its channel is filled in when it has to wait.
-        until: Give up then, by the clock; None: never; at or before now: do not wait at all.
-        clock: Seconds, counting in suspend.
-        crowded: Whether it is likely to have to wait, so that it should ask for a place in the
-            queue at once if a connection to be woken by is at hand.
+    It gives up at `until` by the clock; None: never; at or before now: it does not wait at all. A
+    `crowded` one is likely to have to wait, so it asks for a place in the queue at once if a
+    connection to be woken by is at hand.
     """
 
     ballot: Any = None
-    """What several servers said of it, None if it is of one server."""
 
     def __init__(
         self,
@@ -91,16 +85,15 @@ class Attempt:
         *,
         crowded: bool = True,
     ) -> None:
+        # Its channel is filled in when it has to wait.
         self.request = request
-        self._crowded = crowded
         # Whether anything may have been sent, so that there may be something to leave.
         self.begun = False
         self._steps = steps
-        self._until = self._limit = ENDLESS
         self._clock = clock
-        if until is not None:
-            self._until = until
-            self._limit = max(until, clock()) + GRACE_SECONDS
+        self._crowded = crowded
+        self._until = ENDLESS if until is None else until
+        self._limit = max(self._until, clock()) + GRACE_SECONDS
         self._answered: float | None = None
         self._look = SHORTEST_LOOK
         self._line: list[Any] = [None]
@@ -140,7 +133,10 @@ class Attempt:
             if clock() >= self._until:
                 break
             if not self.request.channel:
-                yield from self._connect()
+                left = self._limit - clock()
+                seconds = max(0.0, left) if left < ENDLESS else None
+                channel = yield Subscribe(self._steps.keys.lock, True, seconds)
+                self.request = self.request.listening(channel or NO_CHANNEL)
             elif failure is None and (got := (yield from self._wait(busy, sent))):
                 return got
         if failure is not None:
@@ -165,12 +161,6 @@ class Attempt:
         except (ConnectionLost, redis.exceptions.RedisError, ConfigurationError):
             return
 
-    def _connect(self) -> Core[None]:
-        left = self._limit - self._clock()
-        seconds = max(0.0, left) if left < ENDLESS else None
-        channel = yield Subscribe(self._steps.keys.lock, True, seconds)
-        self.request = self.request.listening(channel or NO_CHANNEL)
-
     def _is_given_up(self, error: Exception) -> bool:
         """Return whether the server has not answered for longer than a lease, or not at all."""
         now = self._clock()
@@ -185,8 +175,7 @@ class Attempt:
         if 0 <= busy.remaining_ms < SLICE_MS:
             stagger = STAGGER_SECONDS * (max(busy.position, 0) + 1)
             seconds = min(seconds, busy.remaining_ms / 1000 + stagger)
-        if self._until < ENDLESS:
-            seconds = max(0.0, min(seconds, self._until - self._clock()))
+        seconds = max(0.0, min(seconds, self._until - self._clock()))
         if request.channel == NO_CHANNEL:
             yield Pause(min(seconds, self._look))
             self._look = min(2 * self._look, LONGEST_LOOK)

@@ -22,11 +22,11 @@ class Driven:
 
     def __init__(self, until: float | None) -> None:
         self.now = 100.0
-        options = RedlockOptions(LEASE, server_timeout=1.0, longest_ttl=0.0)
+        options = RedlockOptions(LEASE, longest_ttl=0.0, pauses=(PAUSE, PAUSE))
         each = [LockSteps(LockKeys.of("job"), set()) for _ in range(3)]
         steps = MajoritySteps("job", each, options, lambda: self.now)
         asking = AcquireRequest(b"", round(LEASE * 1000))
-        self.attempt = MajorityAttempt(steps, asking, until, lambda: self.now, (PAUSE, PAUSE))
+        self.attempt = MajorityAttempt(steps, asking, until, lambda: self.now)
         self.core = self.attempt.run()
         self.step = next(self.core)
 

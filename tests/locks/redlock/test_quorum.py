@@ -16,7 +16,6 @@ from bloomlock.locks.redlock import (
     is_answered,
     is_decided,
     majority_of,
-    seconds_without_vote,
 )
 
 SHOWN = range(1, 5)
@@ -49,15 +48,6 @@ def test_what_is_decided_no_vote_can_change_and_nothing_else_is(servers):
             )
         if is_decided(votes):
             assert len(outcomes) == 1
-
-
-def test_ages():
-    assert seconds_without_vote(None, 30.0) == float("inf")
-    assert seconds_without_vote(0, 0.0) == 0.0
-    assert seconds_without_vote(None, 0.0) == 0.0
-    assert seconds_without_vote(29, 30.0) == 2.0
-    assert seconds_without_vote(31, 30.0) == 0.0
-    assert seconds_without_vote(10**9, 30.0) == 0.0
 
 
 @pytest.mark.parametrize(
