@@ -2,7 +2,7 @@
 
 `python -m benchmarks --help`, from the root of a checkout with the `bench` extra installed.
 
-cli.py        the command: run, ratios, page, plot
+cli.py        the command: run, page, plot
 suites/       what is measured, as data where the engine measures it
 engine.py     runs the slices of contenders that take turns
 team.py       the processes of a contender; jobs.py: what they do
@@ -11,7 +11,6 @@ workloads.py  the items
 place.py      servers, keys, and what a slice cost the server
 proxies.py    a longer way to the server, and one that loses replies
 crawl/        crawls by Scrapy, killed or not, of a made-up site
-ratios.csv    what must not get worse
 results.py    rows and files of figures; tables.py, page.py and plots.py show them
 
 Figures depend on the machine and on what else it does; the ratios within one run are what counts.

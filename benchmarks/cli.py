@@ -75,7 +75,6 @@ def run_command(names: tuple[str, ...], folder: Path, **chosen: Any) -> None:
     parts, where = chosen.pop("parts"), [chosen.pop(key) for key in ("url", "module", "program")]
     where[1] = where[1] and where[1].absolute()
     chosen |= {key: chosen[key] or 0 for key in ("repetitions", "items")}
-    lines: list[list[str]] = []
     for name in dict.fromkeys(names or SUITES):
         suite = SUITES[name]
         # Each has a server of its own: none pays for what another one left behind.
@@ -97,22 +96,6 @@ def run_command(names: tuple[str, ...], folder: Path, **chosen: Any) -> None:
         _step("")
         results.save(folder, result | {"missing": bench.missing}, rows)
         _show(name, rows, bench.missing)
-        lines += tables.ratios(rows, tables.wanted(name))
-    _print_ratios(lines)
-
-
-@main.command("ratios")
-@_results
-def ratios_command(folder: Path) -> None:
-    """Print the figures that must not get worse, from all results."""
-    found = _load(folder)
-    lines = [
-        line
-        for name in SUITES
-        if name in found
-        for line in tables.ratios(results.rows_of(found[name]), tables.wanted(name))
-    ]
-    _print_ratios(lines)
 
 
 @main.command("page")
@@ -151,12 +134,6 @@ def _show(name: str, rows: list[results.Row], missing: list[str]) -> None:
             click.echo(tables.text(table))
     for line in missing:
         click.echo(f"not measured: {line}")
-
-
-def _print_ratios(lines: list[list[str]]) -> None:
-    if lines:
-        head = ["", "median (least-most)", "server's processor"]
-        click.echo(tables.text(tables.Table("what must not get worse", head, lines)))
 
 
 def _load(folder: Path) -> dict[str, results.Result]:

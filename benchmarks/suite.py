@@ -56,3 +56,10 @@ class Suite(NamedTuple):
     name: str
     about: str  # a line for --help; docs/reference/figures.md has more
     parts: Sequence[Part]
+
+
+def suite_of(
+    name: str, about: str, measure: Callable[[Bench], Iterable[Row]], *columns: Column
+) -> Suite:
+    """Return a suite of one part."""
+    return Suite(name, about, (Part(name, measure, columns),))

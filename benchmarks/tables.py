@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -35,24 +34,6 @@ class Column:
     figure: str  # what it shows of a row
     over: str = ""  # the contender whose figure it is divided by
     form: Form = "median"  # of all repetitions; "spread" has the least and the most too
-
-
-class Ratio(NamedTuple):
-    """One figure that must not get worse, a line of ratios.csv."""
-
-    suite: str
-    what: str
-    table: str  # of the row; `column` as well
-    column: str
-    name: str
-    over: str  # what it is compared with; empty: the figure itself
-    figure: str  # with "rate" and "p50" the server's processor time is shown too
-
-
-def wanted(suite: str) -> list[Ratio]:
-    lines = Path(__file__).with_name("ratios.csv").read_text("utf-8").splitlines()[1:]
-    every = (Ratio(*(part.strip() for part in line.split(";"))) for line in lines)
-    return [each for each in every if each.suite == suite]
 
 
 FULL = (
@@ -104,21 +85,6 @@ def pivot(rows: Sequence[Row], figure: str) -> Iterator[Table]:
             for name, text in {row.name: row.title for row in mine}.items()
         ]
         yield Table(title, ["", *columns], lines)
-
-
-def ratios(rows: Sequence[Row], asked: Iterable[Ratio]) -> Iterator[list[str]]:
-    """Return a line for each figure that must not get worse and was measured."""
-    at = {(row.table, row.column, row.name): row for row in rows}
-    for each in asked:
-        row = at.get((each.table, each.column, each.name))
-        base = at.get((each.table, each.column, each.over)) if each.over else None
-        if row is None or each.figure not in row.figures or (each.over and base is None):
-            continue
-        if base is None:
-            yield [each.what, spread(row.figures[each.figure]), ""]
-        else:
-            server = row.over(base, "server") if each.figure in {"rate", "p50"} else []
-            yield [each.what, spread(row.over(base, each.figure)), spread(server)]
 
 
 def _found(name: str, column: Sequence[Row], figure: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.contenders import Entry
 from benchmarks.place import connect, forget
 from benchmarks.results import Row
-from benchmarks.suite import Bench, Part, Suite
+from benchmarks.suite import Bench, suite_of
 from benchmarks.tables import Column
 from benchmarks.workloads import items
 
@@ -112,21 +112,14 @@ def _measured(entry: Entry, folder: Path, bench: Bench, lines: int, new: int) ->
     return {"rate": lines / seconds, "written": written, **cost}
 
 
-SUITE = Suite(
+SUITE = suite_of(
     "dedup",
     "duplicate lines of a file, beside awk and sort",
-    (
-        Part(
-            "dedup",
-            measure,
-            (
-                Column("lines/s", "rate"),
-                Column("/ awk", "rate", "awk", "spread"),
-                Column("CPU µs/line", "cpu"),
-                Column("bytes/new line", "memory"),
-                Column("/ awk", "memory", "awk", "spread"),
-                Column("lines written", "written"),
-            ),
-        ),
-    ),
+    measure,
+    Column("lines/s", "rate"),
+    Column("/ awk", "rate", "awk", "spread"),
+    Column("CPU µs/line", "cpu"),
+    Column("bytes/new line", "memory"),
+    Column("/ awk", "memory", "awk", "spread"),
+    Column("lines written", "written"),
 )

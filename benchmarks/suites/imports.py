@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.contenders import Entry
 from benchmarks.results import Row
-from benchmarks.suite import Bench, Part, Suite
+from benchmarks.suite import Bench, suite_of
 from benchmarks.tables import Column
 
 if TYPE_CHECKING:
@@ -48,18 +48,11 @@ def measure(bench: Bench) -> Iterable[Row]:
     return rows.values()
 
 
-SUITE = Suite(
+SUITE = suite_of(
     "imports",
     "time and modules of the first import",
-    (
-        Part(
-            "imports",
-            measure,
-            (
-                Column("ms", "ms", form="spread"),
-                Column("/ redis", "ms", "redis", "spread"),
-                Column("modules", "modules"),
-            ),
-        ),
-    ),
+    measure,
+    Column("ms", "ms", form="spread"),
+    Column("/ redis", "ms", "redis", "spread"),
+    Column("modules", "modules"),
 )

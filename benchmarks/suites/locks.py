@@ -12,7 +12,7 @@ from benchmarks.contenders import Entry
 from benchmarks.jobs import without_gc
 from benchmarks.place import Meter, Place, connect, forget
 from benchmarks.results import Row, percentile
-from benchmarks.suite import Bench, Part, Suite
+from benchmarks.suite import Bench, suite_of
 from benchmarks.tables import Column
 from benchmarks.team import assembled
 
@@ -156,25 +156,18 @@ def measure(bench: Bench) -> Iterable[Row]:
     return [rows[*c, e] for c in cells for e in entries if (*c, e) in rows]
 
 
-SUITE = Suite(
+SUITE = suite_of(
     "locks",
     "one client, and 8 and 64 on one lock",
-    (
-        Part(
-            "locks",
-            measure,
-            (
-                Column("grants/s", "rate"),
-                Column("/ redis-py", "rate", "redis-py", "spread"),
-                Column("wait p50 ms", "p50"),
-                Column("wait p99 ms", "p99", form="spread"),
-                Column("hand-off ms", "handoff"),
-                Column("Jain", "jain"),
-                Column("trips", "trips"),
-                Column("server µs", "server"),
-                Column("held twice", "twice", form="sum"),
-                Column("errors", "errors", form="sum"),
-            ),
-        ),
-    ),
+    measure,
+    Column("grants/s", "rate"),
+    Column("/ redis-py", "rate", "redis-py", "spread"),
+    Column("wait p50 ms", "p50"),
+    Column("wait p99 ms", "p99", form="spread"),
+    Column("hand-off ms", "handoff"),
+    Column("Jain", "jain"),
+    Column("trips", "trips"),
+    Column("server µs", "server"),
+    Column("held twice", "twice", form="sum"),
+    Column("errors", "errors", form="sum"),
 )

@@ -8,7 +8,7 @@ from benchmarks import contenders as c
 from benchmarks.place import Place
 from benchmarks.proxies import LossProxy
 from benchmarks.results import Row
-from benchmarks.suite import Bench, Part, Suite
+from benchmarks.suite import Bench, suite_of
 from benchmarks.tables import Column
 from benchmarks.workloads import items
 
@@ -54,20 +54,13 @@ def measure(bench: Bench) -> Iterator[Row]:
         yield row
 
 
-SUITE = Suite(
+SUITE = suite_of(
     "losses",
     "5 % of the replies get lost",
-    (
-        Part(
-            "losses",
-            measure,
-            (
-                Column("lost before", "before"),
-                Column("lost after", "after"),
-                Column("errors", "raised"),
-                Column("items lost", "lost"),
-                Column("worked on twice", "twice"),
-            ),
-        ),
-    ),
+    measure,
+    Column("lost before", "before"),
+    Column("lost after", "after"),
+    Column("errors", "raised"),
+    Column("items lost", "lost"),
+    Column("worked on twice", "twice"),
 )

