@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 import redis.exceptions
@@ -72,10 +72,14 @@ def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
     if importlib.util.find_spec("scrapy") is None:
         raise Failure("crawling needs Scrapy: pip install 'bloomlock[scrapy]'", NO)
     options["error_rate"] = options["error_rate"] or DEFAULT_ERROR_RATE
+    context = click.get_current_context()
+    # SIGTERM ends the workers and cleans up like Ctrl-C.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
     try:
         report = _run(options, watch=watch)
     except KeyboardInterrupt:
-        click.get_current_context().exit(SIGNALLED + signal.SIGINT)
+        context.exit(SIGNALLED + signal.SIGINT)
     except ConfigurationError as error:
         raise Failure(sentence(str(error))) from error
     except (BloomlockError, redis.exceptions.RedisError, OSError, RuntimeError) as error:
@@ -88,7 +92,7 @@ def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
     for line in (*report.notes, *report.failures):
         warn(line)
     status = SIGNALLED + signal.SIGINT if report.interrupted else not report.ok
-    click.get_current_context().exit(status)
+    context.exit(status)
 
 
 def _run(options: dict[str, Any], *, watch: bool) -> Report:
@@ -96,11 +100,7 @@ def _run(options: dict[str, Any], *, watch: bool) -> Report:
     from scrapy_ext.crawl.job import run  # noqa: PLC0415
     from scrapy_ext.crawl.watch import watched  # noqa: PLC0415
 
-    with (
-        _terminated_like_interrupted(),
-        watched() if watch else nullcontext() as page,
-        _status_line() as say,
-    ):
+    with watched() if watch else nullcontext() as page, _status_line() as say:
         if page is not None:
             click.echo(f"live figures: {page.url}", err=True)
 
@@ -114,20 +114,6 @@ def _run(options: dict[str, Any], *, watch: bool) -> Report:
             say(f"rendering the documentation of this Python, once: {where}")
 
         return run(options, show, rendered)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Make SIGTERM end the workers and clean up like Ctrl-C."""
-
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -155,7 +141,7 @@ def _line(report: Report) -> str:
     waiting = report.state.waiting if report.state else 0
     each = " + ".join(f"{one.pages:,}" for one in report.workers)
     return (
-        f"{pages:,} pages ({pages / seconds:.0f}/s), by process {each}; {waiting:,} wait, "
+        f"{pages:,} pages ({pages / seconds:.0f}/s; {each} by process), {waiting:,} wait, "
         f"{report.links:,} links, {report.duplicates:,} duplicates"
     )
 

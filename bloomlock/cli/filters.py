@@ -11,28 +11,10 @@ import click
 
 import bloomlock
 
+from . import options
 from .errors import ERROR, NO, Failure, sentence, warn
 from .lines import STDIN
-from .options import (
-    DEFAULT_ERROR_RATE,
-    count,
-    create,
-    creation_options,
-    error_rate_option,
-    example,
-    json_option,
-    key_option,
-    name_argument,
-    open_as_it_is,
-    opens_filter,
-    optimize_option,
-    parameters_of,
-    slices_option,
-    url_option,
-    value_option,
-    window_of,
-    window_option,
-)
+from .options import example
 from .output import moving_bytes, print_fields, print_json, shown, size_text
 
 if TYPE_CHECKING:
@@ -53,7 +35,7 @@ _replace_option = click.option(
 
 
 @click.command("ls", epilog=example("bloomlock filter ls | grep ^test-"))
-@url_option
+@options.url_option
 def ls_command(*, url: str | None) -> None:
     """Write the names of all filters, one a line; `filter top` shows more of each.
 
@@ -64,9 +46,9 @@ def ls_command(*, url: str | None) -> None:
 
 
 @click.command("info", epilog=example("bloomlock filter info urls --json | jq .fill_ratio"))
-@name_argument
-@json_option
-@opens_filter
+@options.name_argument
+@options.json_option
+@options.opens_filter
 def info_command(named: Named, *, as_json: bool) -> None:
     """Show a filter's parameters, fill, error rate now and memory.
 
@@ -84,16 +66,20 @@ def info_command(named: Named, *, as_json: bool) -> None:
 @click.command(
     "plan", epilog=example("bloomlock filter plan 41e9 --rate 111200 --server-memory 64")
 )
-@click.argument("items", type=count)
-@error_rate_option
-@optimize_option
-@window_option
-@slices_option
-@value_option("--shards", kind=click.IntRange(1), what="Redis strings of its bits.")
-@value_option("--rate", kind=_POSITIVE, what="Items checked in a second.")
-@value_option("--batch-size", kind=click.IntRange(1), default=1000, what="Items of a batch.")
-@value_option("--server-memory", kind=_POSITIVE, metavar="GIB", what="GiB of one server for it.")
-@json_option
+@click.argument("items", type=options.count)
+@options.error_rate_option
+@options.optimize_option
+@options.window_option
+@options.slices_option
+@options.value_option("--shards", kind=click.IntRange(1), what="Redis strings of its bits.")
+@options.value_option("--rate", kind=_POSITIVE, what="Items checked in a second.")
+@options.value_option(
+    "--batch-size", kind=click.IntRange(1), default=1000, what="Items of a batch."
+)
+@options.value_option(
+    "--server-memory", kind=_POSITIVE, metavar="GIB", what="GiB of one server for it."
+)
+@options.json_option
 def plan_command(
     *,
     items: int,
@@ -112,9 +98,9 @@ def plan_command(
     """
     made = bloomlock.plan(
         items,
-        DEFAULT_ERROR_RATE if error_rate is None else error_rate,
+        options.DEFAULT_ERROR_RATE if error_rate is None else error_rate,
         **shape,
-        window=window_of(window, slices),
+        window=options.window_of(window, slices),
         items_per_s=rate,
         server_bytes=None if server_memory is None else server_memory * _GIB,
     )
@@ -123,14 +109,14 @@ def plan_command(
 
 
 @click.command("create", epilog=example("bloomlock filter create urls --capacity 50e6 --window 7d"))
-@name_argument
-@creation_options
-def create_command(name: str, **options: Any) -> None:
+@options.name_argument
+@options.creation_options
+def create_command(name: str, **given: Any) -> None:
     """Create a filter, and write what it will take.
 
     It may exist already, with the same parameters; it keeps its items then.
     """
-    with create(name, parameters_of(**options)) as bloom:
+    with options.create(name, options.parameters_of(**given)) as bloom:
         shards = "1 shard" if bloom.shards == 1 else f"{bloom.shards} shards"
         click.echo(
             f"{shown(name)}: {bloom.capacity} items at {bloom.error_rate:g}, {bloom.num_hashes} "
@@ -141,8 +127,8 @@ def create_command(name: str, **options: Any) -> None:
 @click.command("clear", epilog=example("bloomlock filter clear urls"))
 @_names_argument
 @_yes_option
-@url_option
-@key_option
+@options.url_option
+@options.key_option
 def clear_command(names: tuple[str, ...], *, url: str | None, key: bytes | None, yes: bool) -> int:
     """Empty filters for all their users, keeping their parameters.
 
@@ -150,7 +136,7 @@ def clear_command(names: tuple[str, ...], *, url: str | None, key: bytes | None,
     """
 
     def clear(name: str) -> None:
-        with open_as_it_is(name, url, key) as bloom:
+        with options.open_as_it_is(name, url, key) as bloom:
             bloom.clear()
 
     return _for_each(names, "Clear", clear, yes=yes)
@@ -159,7 +145,7 @@ def clear_command(names: tuple[str, ...], *, url: str | None, key: bytes | None,
 @click.command("delete", epilog=example("bloomlock filter delete urls"))
 @_names_argument
 @_yes_option
-@url_option
+@options.url_option
 def delete_command(names: tuple[str, ...], *, url: str | None, yes: bool) -> int:
     """Delete filters, also broken ones.
 
@@ -193,12 +179,12 @@ def _for_each(names: Sequence[str], verb: str, act: Callable[[str], None], *, ye
 
 
 @click.command("copy", epilog=example("bloomlock filter copy urls --to redis://new:6379/0"))
-@name_argument
+@options.name_argument
 @click.argument("new_name", metavar="[NEW]", required=False)
 @click.option("--to", "target", metavar="URL", help="Another server.  [default: the same]")
 @_replace_option
-@url_option
-@key_option
+@options.url_option
+@options.key_option
 def copy_command(
     name: str, new_name: str | None, *, target: str | None, replace: bool, **where: Any
 ) -> None:
@@ -207,7 +193,7 @@ def copy_command(
     All that was added before is in the copy; clients may go on adding. The copy
     gets its name when it is whole.
     """
-    with open_as_it_is(name, **where) as bloom:
+    with options.open_as_it_is(name, **where) as bloom:
         to = target or where["url"], new_name or name
         with moving_bytes(_num_bytes(bloom)) as moved:
             made = bloom.copy_to(*to, replace=replace, progress=moved)
@@ -216,10 +202,10 @@ def copy_command(
 
 
 @click.command("export", epilog=example("bloomlock filter export urls - | zstd > urls.zst"))
-@name_argument
+@options.name_argument
 @_file_argument
 @click.option("-f", "--force", is_flag=True, help="Replace a FILE that is there.")
-@opens_filter
+@options.opens_filter
 def export_command(named: Named, file: str, *, force: bool) -> None:
     """Write the filter NAME to FILE; "-" is standard output.
 
@@ -238,11 +224,11 @@ def export_command(named: Named, file: str, *, force: bool) -> None:
 
 
 @click.command("import", epilog=example("zstd -dc urls.zst | bloomlock filter import urls -"))
-@name_argument
+@options.name_argument
 @_file_argument
 @_replace_option
-@url_option
-@key_option
+@options.url_option
+@options.key_option
 def import_command(
     name: str, file: str, *, url: str | None, key: bytes | None, replace: bool
 ) -> None:

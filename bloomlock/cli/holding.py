@@ -13,17 +13,9 @@ from redis.exceptions import RedisError
 from bloomlock import AsyncBloomFilter, AsyncFairLock, AsyncLock, AsyncReadWriteLock, ClaimState
 from bloomlock.errors import ClaimError, FilterMismatchError, LockNotOwnedError
 
+from . import options
 from .errors import BUSY, ERROR, NO, warn
-from .options import (
-    example,
-    key_option,
-    name_argument,
-    several,
-    status_option,
-    time_option,
-    url_option,
-    value_option,
-)
+from .options import example
 from .supervisor import Command, supervise
 
 if TYPE_CHECKING:
@@ -42,13 +34,15 @@ _command_argument = click.argument(
 
 
 def _holding_options(default_lease: float, default_wait: str) -> Callable[[F], F]:
-    return several(
-        time_option("-w", "--wait", what=f"How long to wait.  [default: {default_wait}]"),
-        time_option("--lease", default=default_lease, what="Taken so long after a crash."),
-        time_option("--grace", default=10.0, what="From SIGTERM to SIGKILL."),
-        status_option("-E", "--busy-exit-code", "busy", default=BUSY, what="If it is taken."),
+    return options.several(
+        options.time_option("-w", "--wait", what=f"How long to wait.  [default: {default_wait}]"),
+        options.time_option("--lease", default=default_lease, what="Taken so long after a crash."),
+        options.time_option("--grace", default=10.0, what="From SIGTERM to SIGKILL."),
+        options.status_option(
+            "-E", "--busy-exit-code", "busy", default=BUSY, what="If it is taken."
+        ),
         click.option("-v", "--verbose", is_flag=True, help="Say what was waited for."),
-        url_option,
+        options.url_option,
     )
 
 
@@ -57,7 +51,7 @@ def _holding_options(default_lease: float, default_wait: str) -> Callable[[F], F
     context_settings=_OPTIONS_FIRST,
     epilog=example("bloomlock lock -n backup rsync -a /srv/ backup:/srv/"),
 )
-@name_argument
+@options.name_argument
 @_command_argument
 @click.option("-n", "--nonblock", is_flag=True, help="Do not wait: --wait 0.")
 @click.option("--fair", is_flag=True, help="Strictly in the order of asking.")
@@ -132,15 +126,15 @@ async def _release(lock: AsyncLock, name: str, lease: float) -> bool:
     context_settings=_OPTIONS_FIRST,
     epilog=example('bloomlock once welcomed "$user" send-mail "$user"'),
 )
-@name_argument
+@options.name_argument
 @click.argument("item", metavar="KEY")
 @_command_argument
-@value_option(
+@options.value_option(
     "--max-attempts", kind=click.IntRange(1, 1_000_000), what="KEY has failed after so many."
 )
-@status_option("--done-exit-code", "done", default=0, what="If KEY was done.")
-@status_option("--failed-exit-code", "failed", default=NO, what="If KEY has failed.")
-@key_option
+@options.status_option("--done-exit-code", "done", default=0, what="If KEY was done.")
+@options.status_option("--failed-exit-code", "failed", default=NO, what="If KEY has failed.")
+@options.key_option
 @_holding_options(60.0, "not at all")
 def once_command(
     name: str,

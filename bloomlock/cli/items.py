@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, nullcontext
 from itertools import compress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 from redis.exceptions import RedisError
@@ -23,19 +23,10 @@ from bloomlock.errors import (
     PartialResultError,
 )
 
+from . import options
 from .errors import NO, Failure, advise, warn
 from .lines import STDIN, BatchSizes, Output, SignalGuard, measure, read_lines
-from .options import (
-    DEFAULT_CAPACITY,
-    DEFAULT_ERROR_RATE,
-    create_or_open,
-    creation_options,
-    example,
-    items_argument,
-    name_argument,
-    opens_filter,
-    parameters_of,
-)
+from .options import example
 from .output import progress_bar
 
 if TYPE_CHECKING:
@@ -69,11 +60,6 @@ _quiet_option = click.option(
 )
 
 
-class Counts(NamedTuple):
-    lines: int
-    new: int
-
-
 def answer(
     ask: Ask,
     bloom: BloomFilter | MemoryBloomFilter,
@@ -83,11 +69,11 @@ def answer(
     total: int | None = None,
     write: bool | None = None,
     delimiter: bytes = b"\n",
-) -> Counts:
+) -> tuple[int, int]:
     """Answer `items`, or the lines of files where there are none; write some of them.
 
-    `total` is the bytes of the files. The new ones are written, or (`write=False`) the others, or
-    (None) none.
+    The new ones are written, or (`write=False`) the others, or (None) none. `total` is the bytes
+    of the files. Returns how many were answered, and how many of them were new.
     """
     output = None if write is None else Output(delimiter)
     num_bytes = num_lines = num_new = 0
@@ -117,7 +103,7 @@ def answer(
             if error is not None:
                 raise error
         guard.check()
-    return Counts(num_lines, num_new)
+    return num_lines, num_new
 
 
 def _sizes(bloom: BloomFilter | MemoryBloomFilter) -> BatchSizes:
@@ -187,7 +173,7 @@ def discard(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
 @click.option("--count", is_flag=True, help="Write only how many lines it would be.")
 @click.option("-z", "--zero-terminated", is_flag=True, help="Lines end with NUL, not newline.")
 @click.option("--recreate", is_flag=True, help="Go on if the filter is cleared or deleted.")
-@creation_options
+@options.creation_options
 def dedup_command(
     files: tuple[str, ...],
     *,
@@ -196,25 +182,27 @@ def dedup_command(
     count: bool,
     zero_terminated: bool,
     recreate: bool,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Write each line of FILEs, or of standard input, that was never seen before."""
     files = files or (STDIN,)
     delimiter = b"\0" if zero_terminated else b"\n"
     total, lines = measure(files, delimiter)
-    parameters = parameters_of(**options)
+    parameters = options.parameters_of(**given)
     if name is None and recreate:
         raise Failure("--recreate is about a filter on a server; give its --name")
     if name is None:
         opened: Any = _in_process(parameters, lines)
     else:
         policies = {"on_lost": "recreate"} if recreate else {}
-        opened = create_or_open(name, parameters, lines, **policies)
+        opened = options.create_or_open(name, parameters, lines, **policies)
     with opened as bloom:
         write = None if count else not seen
-        found = answer(add, bloom, files, total=total, write=write, delimiter=delimiter)
+        num_lines, num_new = answer(
+            add, bloom, files, total=total, write=write, delimiter=delimiter
+        )
     if count:
-        click.echo(found.lines - found.new if seen else found.new)
+        click.echo(num_lines - num_new if seen else num_new)
 
 
 @contextmanager
@@ -222,7 +210,7 @@ def _in_process(parameters: dict[str, Any], lines: int | None) -> Iterator[Memor
     for name, option in _ON_SERVERS.items():
         if parameters.get(name) is not None:
             raise Failure(f"{option} needs --name: it is about a filter on a server")
-    shape = {"error_rate": DEFAULT_ERROR_RATE, **parameters}
+    shape = {"error_rate": options.DEFAULT_ERROR_RATE, **parameters}
     del shape["client"]
     capacity = shape.pop("capacity", None)
     if capacity is None:
@@ -241,18 +229,18 @@ def _in_process(parameters: dict[str, Any], lines: int | None) -> Iterator[Memor
 
 def _that_fits(lines: int, error_rate: float, **shape: Any) -> int:
     """Return the capacity for all lines, or what half of the machine's memory holds."""
-    one = MemoryBloomFilter(DEFAULT_CAPACITY, error_rate, **shape)
+    one = MemoryBloomFilter(options.DEFAULT_CAPACITY, error_rate, **shape)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Many lines may be repeats, so it is tried.
-    most = int(memory / 2 * 8 * DEFAULT_CAPACITY / one.num_bits)
-    return min(max(DEFAULT_CAPACITY, lines), most)
+    most = int(memory / 2 * 8 * options.DEFAULT_CAPACITY / one.num_bits)
+    return min(max(options.DEFAULT_CAPACITY, lines), most)
 
 
 @click.command("add", epilog=example('bloomlock add -q urls "$url" && wget "$url"'))
-@name_argument
-@items_argument
+@options.name_argument
+@options.items_argument
 @_quiet_option
-@opens_filter
+@options.opens_filter
 def add_command(named: Named, items: tuple[str, ...], *, quiet: bool) -> int:
     """Add ITEMs, or the lines of standard input, and write how many were new.
 
@@ -263,16 +251,16 @@ def add_command(named: Named, items: tuple[str, ...], *, quiet: bool) -> int:
     """
     measure(() if items else (STDIN,))
     with named as bloom, nullcontext() if items else advise(_AGAIN):
-        found = answer(add, bloom, items=items)
-    return _say(found.new, quiet=quiet)
+        _, num_new = answer(add, bloom, items=items)
+    return _say(num_new, quiet=quiet)
 
 
 @click.command("exists", epilog=example("bloomlock exists urls --new < list-of-urls.txt"))
-@name_argument
-@items_argument
+@options.name_argument
+@options.items_argument
 @click.option("--seen", "write", flag_value="seen", help="Write the items that were seen before.")
 @click.option("--new", "write", flag_value="new", help="Write the items that were not.")
-@opens_filter
+@options.opens_filter
 def exists_command(named: Named, items: tuple[str, ...], *, write: str | None) -> int:
     """Say whether ITEMs, or the lines of standard input, were added; adds nothing.
 
@@ -283,13 +271,13 @@ def exists_command(named: Named, items: tuple[str, ...], *, write: str | None) -
     measure(() if items else (STDIN,))
     chosen = None if write is None else write == "new"
     with named as bloom:
-        found = answer(test, bloom, items=items, write=chosen)
-    return NO if found.new else 0
+        _, num_new = answer(test, bloom, items=items, write=chosen)
+    return NO if num_new else 0
 
 
 @click.command("discard", epilog=example('bloomlock discard urls "$url"'))
-@name_argument
-@items_argument
+@options.name_argument
+@options.items_argument
 @click.option("--urls", is_flag=True, help="ITEMs are URLs: discard the requests of a spider.")
 @click.option(
     "--fingerprinter",
@@ -298,7 +286,7 @@ def exists_command(named: Named, items: tuple[str, ...], *, write: str | None) -
     help="Of --urls: whose they are.",
 )
 @_quiet_option
-@opens_filter
+@options.opens_filter
 def discard_command(
     named: Named, items: tuple[str, ...], *, urls: bool, fingerprinter: str, quiet: bool
 ) -> int:
@@ -311,8 +299,8 @@ def discard_command(
     measure(() if items else (STDIN,))
     take = _url_fingerprint(fingerprinter) if urls else bytes
     with named as bloom:
-        found = answer(lambda of, lines: discard(of, [*map(take, lines)]), bloom, items=items)
-    return _say(found.new, quiet=quiet)
+        _, count = answer(lambda of, lines: discard(of, [*map(take, lines)]), bloom, items=items)
+    return _say(count, quiet=quiet)
 
 
 def _say(count: int, *, quiet: bool) -> int:

@@ -25,24 +25,13 @@ if TYPE_CHECKING:
 
     Tables = list[tuple[Sequence[str], list[list[str]]]]
 
-_COLUMNS = {
-    "FILTER": "{name}",
-    "ITEMS": "{items}",
-    "CAPACITY": "{capacity}",
-    "FILL": "{fill:.0%}",
-    "": "{bar}",
-    "ADDS/S": "{rate_text}",
-    "ERRORS": "{error_rate:.2g}",
-    "MEMORY": "{memory}",
-    "OPEN": "{open_claims}",
-    "FAILED": "{failed_items}",
-}
-_LOCK_COLUMNS = {
-    "LOCK": "{name}",
-    "HELD": "{holders}",
-    "WAITING": "{waiting}",
-    "LEASE": "{remaining:.0f} s",
-}
+_HEAD = ("FILTER", "ITEMS", "CAPACITY", "FILL", "", "ADDS/S", "ERRORS", "MEMORY", "OPEN", "FAILED")
+_ROW = (
+    *("{name}", "{items}", "{capacity}", "{fill:.0%}", "{bar}", "{rate_text}", "{error_rate:.2g}"),
+    *("{memory}", "{open_claims}", "{failed_items}"),
+)
+_LOCK_HEAD = ("LOCK", "HELD", "WAITING", "LEASE")
+_LOCK_ROW = ("{name}", "{holders}", "{waiting}", "{remaining:.0f} s")
 _CELLS = 10
 
 
@@ -145,20 +134,20 @@ def _view(look: dict[str, list[Any]]) -> Group:
 
 
 def _tables(look: dict[str, list[Any]]) -> Tables:
-    tables: Tables = [([*_COLUMNS], [_filter_cells(row) for row in look["filters"]])]
+    tables: Tables = [(_HEAD, [_filter_cells(row) for row in look["filters"]])]
     if look["locks"]:
-        rows = [[form.format(**row) for form in _LOCK_COLUMNS.values()] for row in look["locks"]]
-        tables.append(([*_LOCK_COLUMNS], rows))
+        rows = [[form.format(**row) for form in _LOCK_ROW] for row in look["locks"]]
+        tables.append((_LOCK_HEAD, rows))
     return tables
 
 
 def _filter_cells(row: dict[str, Any]) -> list[str]:
     if "items" not in row:  # broken, or with another key
-        return [row["name"], *"?" * (len(_COLUMNS) - 1)]
+        return [row["name"], *"?" * (len(_HEAD) - 1)]
     cells = min(_CELLS, round(row["fill"] * _CELLS))
     texts = {
         "bar": "█" * cells + "░" * (_CELLS - cells),
         "rate_text": "-" if row["rate"] is None else f"{row['rate']:,.0f}",
         "memory": size_text(row["memory_bytes"]),
     }
-    return [form.format(**row, **texts) for form in _COLUMNS.values()]
+    return [form.format(**row, **texts) for form in _ROW]

@@ -14,8 +14,8 @@ from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter as SetDupeFilter
 
 from bloomlock import BloomFilter
+from bloomlock.cli.crawls import SeenFile
 from bloomlock.cli.errors import Failure
-from bloomlock.cli.seen import SeenFile
 from scrapy_ext import BloomDupeFilter
 
 AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
