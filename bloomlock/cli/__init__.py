@@ -109,7 +109,7 @@ class _TopGroup(LazyGroup):
         try:
             with report_errors():
                 return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):  # click's, for Ctrl-C at a question
             raise Stopped(signal.SIGINT) from None
         except BrokenPipeError:
             raise Stopped(signal.SIGPIPE) from None

@@ -28,6 +28,8 @@ from .output import print_json, print_table, size_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.table import Table
+
     from scrapy_ext.crawl.job import Report
 
 _SHOWN = 10
@@ -100,49 +102,63 @@ def _run(options: dict[str, Any], *, watch: bool) -> Report:
     from scrapy_ext.crawl.job import run  # noqa: PLC0415
     from scrapy_ext.crawl.watch import watched  # noqa: PLC0415
 
-    with watched() if watch else nullcontext() as page, _status_line() as say:
+    with watched() if watch else nullcontext() as page, _telling() as tell:
         if page is not None:
             click.echo(f"live figures: {page.url}", err=True)
 
         def show(report: Report) -> None:
             if page is not None:
                 page.report = report
-            say(_line(report))
+            tell(report)
 
         def rendered(done: int, total: int) -> None:
             where = f"{done:,} of {total:,} pages"
-            say(f"rendering the documentation of this Python, once: {where}")
+            tell(f"rendering the documentation of this Python, once: {where}")
 
         return run(options, show, rendered)
 
 
 @contextmanager
-def _status_line() -> Iterator[Callable[[str], object]]:
+def _telling() -> Iterator[Callable[[Report | str], object]]:
     """Yield what shows how far the job is; where there is no terminal, a line now and then."""
     if sys.stderr.isatty():
         from rich.console import Console  # noqa: PLC0415 - see output.py
+        from rich.live import Live  # noqa: PLC0415
 
-        with Console(stderr=True).status("") as status:
-            yield status.update
+        with Live(console=Console(stderr=True), transient=True, refresh_per_second=5) as live:
+            yield lambda told: live.update(told if isinstance(told, str) else _view(told))
         return
     said_at = 0.0
 
-    def say(text: str) -> None:
+    def say(told: Report | str) -> None:
         nonlocal said_at
         if time.monotonic() - said_at >= _SILENT_S:
             said_at = time.monotonic()
-            click.echo(text, err=True)
+            click.echo(told if isinstance(told, str) else _line(told), err=True)
 
     yield say
+
+
+def _view(report: Report) -> Table:
+    from rich.table import Table  # noqa: PLC0415 - see output.py
+    from rich.text import Text  # noqa: PLC0415
+
+    rows = Table.grid(padding=(0, 2))
+    for worker in report.workers:
+        state = worker.last if worker.is_running else "has ended"
+        pages = f"{worker.pages:,} pages"
+        row = (f"process {worker.process.pid}", pages, f"{worker.links:,} links", state)
+        rows.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    rows.add_row(Text("all", style="bold"), Text(_line(report), style="bold"))
+    return rows
 
 
 def _line(report: Report) -> str:
     pages, seconds = len(report.fetched), max(report.seconds, 0.1)
     waiting = report.state.waiting if report.state else 0
-    each = " + ".join(f"{one.pages:,}" for one in report.workers)
     return (
-        f"{pages:,} pages ({pages / seconds:.0f}/s; {each} by process), {waiting:,} wait, "
-        f"{report.links:,} links, {report.duplicates:,} duplicates"
+        f"{pages:,} pages ({pages / seconds:.0f}/s), {waiting:,} wait, {report.links:,} links, "
+        f"{report.duplicates:,} duplicates"
     )
 
 
