@@ -51,7 +51,6 @@ WORDS = [
     ("claims drop n", 2, "give ITEMs, or --all"),
     ("claims drop n a --all", 2, "give ITEMs, or --all"),
     ("filter import n {folder}/none", 2, "{folder}/none"),
-    ("filter import n {file}", 2, "{file}"),
     ("filter plan", 2, "Missing argument 'ITEMS'"),
     ("filter plan many", 2, "'many' is no whole number from 1 on, such as 50e6"),
     ("filter plan 1.5", 2, "'1.5' is no whole number"),
