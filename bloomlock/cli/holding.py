@@ -161,7 +161,9 @@ def once_command(
         raise click.UsageError("--lease must be more than 0 seconds, not 0")
 
     async def hold(running: Command) -> int:
-        async with await _open(name, url, key) as bloom:
+        with running.interruptible():
+            opened = await _open(name, url, key)
+        async with opened as bloom:
             with running.interruptible():
                 claim = await bloom.claim(
                     os.fsencode(item), lease, wait=wait, max_attempts=max_attempts

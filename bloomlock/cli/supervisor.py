@@ -113,15 +113,19 @@ class Command:
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Let a signal end what this task waits for in the block, by Stopped."""
+        self.check()
         self._waiting = asyncio.current_task()
         try:
             yield
         except asyncio.CancelledError:
-            if not self._received:
-                raise
-            raise Stopped(self._received[0]) from None
+            self.check()
+            raise
         finally:
             self._waiting = None
+
+    def check(self) -> None:
+        if self._received:
+            raise Stopped(self._received[0]) from None
 
     async def run(
         self, environment: Mapping[str, str], lost: Coroutine[Any, Any, object]
@@ -136,8 +140,7 @@ class Command:
         # The lease is not renewed when the guard acts: others may have it after 2/3 of it.
         guard = ProcessGuard(min(self._grace, self._lease / 2))
         try:
-            if self._received:
-                raise Stopped(self._received[0])
+            self.check()
             self._process = process = await self._execute(guard, environment)
             for number in self._received:  # while it was started
                 self._forward(process, number)
