@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import scrapy
 from crawling import ADDON, PATIENCE, PLAIN
-from proxy import Proxy, deliver
+from proxy import Proxy
 from servers import wait_until
 
 from bloomlock.catalog import list_filters
@@ -216,30 +216,6 @@ def test_data_that_is_gone_ends_a_crawl_as_lost(
     assert lost.reason == "bloomlock_lost"
     assert len(lost.lines("is gone from the server")) == 1
     assert what != "all" or r.keys("*") == []
-
-
-@pytest.mark.parametrize("policy", ["wait", "close"])
-def test_a_server_that_is_away(policy: str, crawls: Runner, site: Site, valkey: str) -> None:
-    with Proxy(valkey) as proxy:
-
-        def go_away(number: int) -> None:
-            if number == 4:
-                proxy.judge = lambda *_: "before"
-                threading.Timer(2.0, lambda: setattr(proxy, "judge", deliver)).start()
-
-        site.on_request = go_away
-        there = {"BLOOMLOCK_URL": proxy.url, "BLOOMLOCK_ON_OUTAGE": policy}
-        first = crawls.run(**there, **ONE_BY_ONE)
-    assert first.own("outages") == 1
-    assert len(first.lines("cannot be used (ConnectionError")) == 1
-    site.on_request = None
-    if policy == "wait":
-        assert first.lines("answers again after")
-        assert (first.reason, len(site.requested)) == ("finished", 9)
-    else:
-        assert first.reason == "bloomlock_outage"
-        assert crawls.run().reason == "finished"
-    assert {*site.requested} == {*site.paths}
 
 
 def test_replies_that_are_lost_change_nothing(crawls: Runner, site: Site, valkey: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,34 @@ def test_nothing_is_lost(
     again = Counter(site.requested) - tree
     assert again.total() <= begun
     assert r.keys("*") == [b"{spider}:crawl"]
+
+
+def test_what_a_page_made_is_queued_before_the_page_is_done(
+    crawls: Runner, site: Site, tree: Counter[str], r: redis.Redis
+) -> None:
+    """So there is no moment at which a kill loses it."""
+    queued: set[str] = set()
+    page_of: dict[str, str] = {}
+    done: list[str] = []
+
+    def follow(command: str) -> None:
+        what, _, rest = command.partition(" {spider}:")
+        key, _, rest = rest.partition(" ")
+        path = "".join(re.findall(r"http://[^/]*(/[0-9]+)", rest)[:1])
+        if (what, key) == ("ZADD", "queue"):
+            queued.add(path)
+        elif (what, key) == ("HSET", "taken"):
+            page_of[rest.split(" ")[0]] = path
+        elif (what, key) == ("HDEL", "taken"):
+            done.append(page_of[rest])
+            assert {f"/{link}" for link in site.links(int(done[-1][1:]))} <= queued
+
+    with r.monitor() as monitor:
+        started = crawls.start(spider="LinkSpider")
+        while len(done) < PAGES + 1:
+            follow(monitor.next_command()["command"])
+        assert started.finish().reason == "finished"
+    assert Counter(done) == tree
 
 
 def test_a_page_stays_open_until_the_requests_are_done_that_stay_in_its_process(
