@@ -51,7 +51,7 @@ def test_dask_with_a_worker_that_is_killed(start, changed, service, tmp_path):
     for number, path in enumerate(files):
         path.write_text("".join(f"{url}\n" for url in urls[10 * number : 10 * number + 30]))
     service.deadly.add("/25")
-    folder = changed("dask_cluster.py", "LEASE = 10.0", "LEASE = 1.0")
+    folder = changed("dask_cluster.py", "LEASE = 10.0", "LEASE = 5.0")
     printed = start("distributed", "dask_cluster.py", *files, folder=folder).finish()
     assert service.done == Counter(f"/{number}" for number in range(60))
     assert len(service.killed) == 1
