@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections import Counter
+from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 GAUGES = ("capacity", "estimated_count", "error_rate", "current_error_rate", "memory_bytes")
 CLAIMS = ("claimed", "committed", "abandoned", "failed", "expired")
-SECONDS = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class Metrics:
@@ -59,20 +58,27 @@ class Metrics:
         self._every = every
         # Of each filter what it is opened with, when that was done last, and what it said.
         self._polled: dict[str, tuple[dict[str, Any], float, FilterInfo | None]] = {}
-        self._adds: dict[str, list[int]] = {}
-        self._errors: Counter[tuple[str, str]] = Counter()
         meter = get_meter("bloomlock", meter_provider=meter_provider)
         gauge, counter = meter.create_observable_gauge, meter.create_observable_counter
         for name in (*GAUGES, "claims.open", "claims.failed_items"):
             gauge(f"bloomlock.filter.{name}", [self._observe_info(name)])
         for name in CLAIMS:
             counter(f"bloomlock.filter.claims.{name}", [self._observe_info(f"claims.{name}")])
-        counter("bloomlock.filter.adds", [self._observe_adds])
-        counter("bloomlock.filter.errors", [self._observe_errors])
-        self._waits, self._holds = (
-            meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=SECONDS)
-            for name in ("bloomlock.lock.wait", "bloomlock.lock.hold")
-        )
+
+        def counts(name: str, *labels: str) -> defaultdict[tuple[str, str], float]:
+            made: defaultdict[tuple[str, str], float] = defaultdict(float)
+
+            def observe(_: object) -> Iterator[Observation]:
+                for key, count in list(made.items()):
+                    yield Observation(count, dict(zip(labels, key, strict=True)))
+
+            counter(f"bloomlock.{name}", [observe])
+            return made
+
+        self._adds = counts("filter.adds", "filter", "answer")
+        self._errors = counts("filter.errors", "filter", "error")
+        self._events = counts("lock.events", "lock", "event")
+        self._seconds = counts("lock.seconds", "lock", "event")
 
     def poll(self, name: str, **options: Any) -> None:
         """Export what `info` says of a filter; one process of all that use the filter is enough.
@@ -97,15 +103,15 @@ class Metrics:
         Cost: less than a microsecond for each call.
         """
         made: Any = bloom_filter
-        seen_new = self._adds.setdefault(made.name, [0, 0])
+        new, seen = (made.name, "new"), (made.name, "seen")
 
         # No lock: it would take as long again, and could stay taken in a child of fork.
         def note(is_new: bool) -> None:
-            seen_new[is_new] += 1
+            self._adds[new if is_new else seen] += 1
 
         def note_many(answers: list[bool]) -> None:
-            seen_new[True] += (new := answers.count(True))
-            seen_new[False] += len(answers) - new
+            self._adds[new] += (count := answers.count(True))
+            self._adds[seen] += len(answers) - count
 
         def note_error(error: Exception) -> None:
             self._errors[made.name, type(error).__name__] += 1
@@ -115,26 +121,16 @@ class Metrics:
         made._run = _noted(made._run, on_error=note_error)  # noqa: SLF001 - of this package
 
     def observe_lock(self, event: LockEvent) -> None:
-        """Record how long a lock was waited for and held; pass it to locks as `observer=`.
+        """Count an event of a lock, and its seconds; pass it to locks as `observer=`.
 
-        Cost: some microseconds for a lock that is obtained, and for one that is released.
+        Cost: less than a microsecond for each event.
         """
-        if event.kind != "renewed":
-            times = self._waits if event.kind in {"acquired", "timeout"} else self._holds
-            times.record(event.seconds, {"lock": event.name, "outcome": event.kind})
+        self._events[event.name, event.kind] += 1
+        self._seconds[event.name, event.kind] += event.seconds
 
     def _observe_info(self, attribute: str) -> Callback:
         value = attrgetter(attribute)
         return lambda _: (Observation(value(i), {"filter": i.name}) for i in self._infos())
-
-    def _observe_adds(self, _: object) -> Iterator[Observation]:
-        for name, counts in list(self._adds.items()):
-            for answer, count in zip(("seen", "new"), counts, strict=True):
-                yield Observation(count, {"filter": name, "answer": answer})
-
-    def _observe_errors(self, _: object) -> Iterator[Observation]:
-        for (name, error), count in list(self._errors.items()):
-            yield Observation(count, {"filter": name, "error": error})
 
     def _infos(self) -> Iterator[FilterInfo]:
         for name in list(self._polled):
