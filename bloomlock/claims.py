@@ -16,8 +16,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .delivery import note_losses
 from .descriptor import HEADER_BYTES, has_discards, unflagged
+from .effects import ConnectionLost
 from .hashing import encode_item
 from .keys import ClaimKeys
 from .parallel import in_parallel
@@ -27,7 +27,7 @@ from .strategies.base import header_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .effects import ConnectionLost, Core
+    from .effects import Core
     from .strategies import Shard
 
 CLAIMS = Script("header", "slices", "claims")
@@ -183,12 +183,12 @@ def _ask_shard(
         for index in todo:
             words = [word for row in parts[index] for word in row.words]
             calls.append((keys, (header, shard.slices.layout, step, *filled, *words)))
-        lost: list[ConnectionLost] = []
-        try:
-            replies = yield from note_losses(CLAIMS.call(calls, repeatable=True), lost)
-        finally:
-            if repeated is not None and any(one.sent for one in lost):
+        replies = yield from CLAIMS.call(calls, repeatable=False)
+        lost = next((one for one in replies if isinstance(one, ConnectionLost) and one.sent), None)
+        if lost is not None:
+            if repeated is not None:
                 repeated.update(row.token for row in rows)
+            replies = yield from CLAIMS.call(calls, repeatable=True, lost=lost)
         for index, reply in zip(todo, replies, strict=True):
             answers[index] = answer_of(reply, "claims need")
         todo = [index for index in todo if answers[index][0] == _GROWN]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.exceptions
 
-from .effects import ConnectionLost, Core, Elsewhere, Pause, Pipeline, Request, Step
+from .effects import ConnectionLost, Core, Elsewhere, Pause, Pipeline, Request, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,10 @@ RETRY_PAUSES = (0.0, 0.2)
 
 
 def deliver(
-    request: Request | Pipeline, *, repeatable: bool, lost: ConnectionLost | None = None
+    request: Request | Pipeline | Transaction,
+    *,
+    repeatable: bool,
+    lost: ConnectionLost | None = None,
 ) -> Core[Replies]:
     """Send a request and return its replies; `lost` is what became of a first try, if any.
 
@@ -81,10 +84,7 @@ def ask(key: str, *commands: bytes) -> Core[Replies]:
 
 def elsewhere(run: Callable[[Core[T]], Any], core: Core[T]) -> Core[T]:
     """Carry out a core over the client of another object, and return its result or raise."""
-    result, error = yield Elsewhere(run, core)
-    if error is not None:
-        raise error
-    answer: T = result
+    answer: T = yield Elsewhere(run, core)
     return answer
 
 
@@ -94,34 +94,3 @@ def check(replies: Replies) -> Replies:
         if isinstance(reply, Exception):
             raise reply
     return replies
-
-
-def with_each_step(core: Core[T], carry_out: Callable[[Step], Core[Any]]) -> Core[T]:
-    """Carry out a core, and each of its steps by another core, whose result is the answer."""
-    try:
-        step = next(core)
-        while True:
-            try:
-                answer = yield from carry_out(step)
-            except ConnectionLost as lost:
-                step = core.throw(lost)
-            else:
-                step = core.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        core.close()
-
-
-def note_losses(core: Core[T], lost: list[ConnectionLost]) -> Core[T]:
-    """Carry out a core, and note what became of each of its steps without a reply."""
-
-    def carry_out(step: Step) -> Core[Any]:
-        try:
-            return (yield step)
-        except ConnectionLost as one:
-            lost.append(one)
-            raise
-
-    return with_each_step(core, carry_out)

@@ -33,55 +33,64 @@ class Request(NamedTuple):
     Attributes:
         key: Any key of the commands; it names the server of a cluster.
         commands: Each one RESP-encoded command with one reply.
-        hold: Keep the connection for the next request of the same core (WATCH). A core that does
-            something else than end the transaction costs its client a connection. The first such
-            request may be carried out twice.
         room: Where the runtime may receive the replies; strings among them may be views of it.
         waits: Whether to wait while a cluster moves the slot (TRYAGAIN); else that is the answer.
     """
 
     key: str
     commands: Sequence[Command]
-    hold: bool = False
     room: memoryview | None = None
     waits: bool = True
 
     @property
     def num_replies(self) -> int:
-        """How many replies there will be."""
         return len(self.commands)
 
-
-class Writes(Protocol):
-    """Commands in several writes, each made when it is its turn; once more for each try."""
-
-    def __len__(self) -> int:
-        """Return the number of commands in all writes together."""
-
-    def __iter__(self) -> Iterator[Sequence[bytes]]:
-        """Make one write after the other."""
+    def writes(self) -> Iterator[Sequence[Command]]:
+        yield self.commands
 
 
 class Pipeline(NamedTuple):
     """Commands for one server, sent without waiting for the replies to those before.
 
     Few commands have no reply when the next write is made (see parallel.py). Answered as a Request.
+
+    Attributes:
+        key: Any key of the commands.
+        num_replies: How many commands there are.
+        writes: Makes one write after the other; called again for each try.
+        waits: As of a Request.
     """
 
     key: str
-    writes: Writes
+    num_replies: int
+    writes: Callable[[], Iterator[Sequence[bytes]]]
+    waits: bool = True
 
-    @property
-    def num_replies(self) -> int:
-        """How many replies there will be."""
-        return len(self.writes)
+
+class Transaction(NamedTuple):
+    """WATCH, a look, and by what that found a transaction, all on one connection.
+
+    Answered by the result of `decide`, and by the replies from MULTI to EXEC, None if nothing was
+    to be done. Where a cluster refuses a command because its slot moves, nothing was done either,
+    and all begins again.
+
+    Attributes:
+        key: Any key of the commands.
+        looks: The commands of the look; WATCH comes first.
+        decide: Gets the replies; returns a result, and the commands between MULTI and EXEC.
+    """
+
+    key: str
+    looks: Sequence[Command]
+    decide: Callable[[Replies], tuple[Any, Sequence[Command]]]
 
 
 class Parallel(NamedTuple):
     """Requests to one server or to several nodes of a cluster, all under way at once.
 
     What goes to one server is one pipeline. Answered by a list: for each request its replies, or
-    the ConnectionLost that it would have raised by itself. None of them holds a connection.
+    the ConnectionLost that it would have raised by itself.
     """
 
     requests: Sequence[Request | Pipeline]
@@ -127,10 +136,12 @@ class Limit(NamedTuple):
     Attributes:
         until: By the clock of Clock; None: as long as the client waits.
         line: A list of one element, None at first: what goes on, for the runtime to keep its order.
+        waits: Whether requests wait while a cluster moves their slot.
     """
 
     until: float | None
     line: list[Any]
+    waits: bool = True
 
 
 class Behind(NamedTuple):
@@ -159,14 +170,14 @@ class FanOut(NamedTuple):
         lines: One for each server; see Limit.
         until: When the wait ends, by the clock of Clock.
         is_enough: Called with the results so far; True: no more are needed.
-        background_s: Seconds after which a core may be given up in the background too.
+        background_s: Seconds after which a core may be given up in the background too, if any.
     """
 
     cores: Sequence[Generator[Any, Any, Any]]
     lines: Sequence[list[Any]]
     until: float
     is_enough: Callable[[Sequence[Any]], bool]
-    background_s: float
+    background_s: float | None
 
     def end_of_grace(self, began: float, now: float) -> float:
         """Return until when to wait for the rest after enough is known."""
@@ -174,13 +185,19 @@ class FanOut(NamedTuple):
 
 
 class Elsewhere(NamedTuple):
-    """Carry out a core over the client of another object; see `elsewhere`.
+    """Carry out a core over the client of another object; answered by its result.
 
-    Answered by its result and None, or by None and the exception that it raised. What `run` returns
-    is awaited by a runtime of asyncio.
+    What `run` returns is awaited by a runtime of asyncio.
     """
 
     run: Callable[[Generator[Any, Any, Any]], Any]
+    core: Generator[Any, Any, Any]
+
+
+class Within(NamedTuple):
+    """Carry out a core inside a context manager; answered by its result."""
+
+    manager: Any
     core: Generator[Any, Any, Any]
 
 
@@ -191,74 +208,29 @@ class Call(NamedTuple):
     args: tuple[Any, ...] = ()
 
 
-class IsCluster(NamedTuple):
-    """Answered by whether keys lie on several servers, of which some may be down."""
-
-
-class EnterContext(NamedTuple):
-    """Enter a context manager, and leave it when the core ends if it did not do so itself.
-
-    Answered by None, or by the exception that entering raised.
-    """
-
-    manager: Any
-
-
-class ExitContext(NamedTuple):
-    """Leave the context manager entered last; answered as EnterContext."""
-
-
-NO_LIMIT = Limit(None, [])
+NO_LIMIT, NOT_WAITING = Limit(None, []), Limit(None, [], waits=False)
 SHORTEST_GRACE_S = 0.002
+Asking: TypeAlias = Request | Pipeline | Transaction | Parallel
+"""A step that servers answer."""
 Effect: TypeAlias = (
-    Parallel
-    | Pause
-    | Subscribe
-    | NextMessage
-    | Clock
-    | Behind
-    | FanOut
-    | Elsewhere
-    | Call
-    | IsCluster
-    | EnterContext
-    | ExitContext
+    Pause | Subscribe | NextMessage | Clock | Behind | FanOut | Elsewhere | Within | Call
 )
-"""A step that needs no connection of its own."""
-Step: TypeAlias = Request | Pipeline | Limit | Effect
+Step: TypeAlias = Asking | Limit | Effect
 Core: TypeAlias = Generator[Step, Any, T]
 
 
-class Servers(Protocol):
-    """What a runtime knows of the servers behind it."""
+class AnyRuntime(Protocol):
+    """Carries out the steps of cores, for threads or for asyncio."""
+
+    @property
+    def members(self) -> Sequence[AnyRuntime]:
+        """The runtime of each server that a FanOut goes to; itself if there is one server."""
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
 
-
-class Runtime(Servers, Protocol):
-    """Carries out the steps of cores, for threads."""
-
-    @property
-    def members(self) -> Sequence[Runtime]:
-        """The runtime of each server that a FanOut goes to; itself if there is one server."""
-
-    def run(self, core: Core[T]) -> T:
-        """Carry out the steps of a core and return its result."""
-
-
-class AsyncRuntime(Servers, Protocol):
-    """The same for asyncio."""
-
-    @property
-    def members(self) -> Sequence[AsyncRuntime]:
-        """See Runtime.members."""
-
-    async def run(self, core: Core[T]) -> T:
-        """See Runtime.run."""
-
-
-AnyRuntime: TypeAlias = Runtime | AsyncRuntime
+    def run(self, core: Core[Any]) -> Any:
+        """Carry out a core and return its result; in asyncio it is a coroutine that does."""
 
 
 class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is an event, not an error

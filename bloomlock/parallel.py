@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from .commands import EXEC, Parts, Replies, ends_transaction, join_commands
-from .effects import ConnectionLost, Core, Parallel, Pause, Pipeline, Request, Step
+from .effects import ConnectionLost, Core, Parallel, Pause, Pipeline, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,68 +34,59 @@ The replies to them have to fit into the buffers on the way, or a server that ca
 read either. They are a seventh of that for bits, and less for packed items."""
 
 
+_SHARED = (Request, Pipeline, Pause)
+"""Steps of several cores that become one."""
+
+
 def in_parallel(cores: Sequence[Core[T]], most: int | None = None) -> Core[list[T]]:
     """Carry out several cores side by side and return their results in order.
 
-    A core that needs a connection of its own, or that does something else than ask and pause, is
-    carried out to its end by itself. What a core raises ends the others where they are. With `most`
-    no more than so many are under way at once.
+    A core that does something else than send requests and pause is carried out to its end by
+    itself. What a core raises ends the others where they are. With `most` no more than so many are
+    under way at once.
     """
     results: list[T] = []
     step = most or max(1, len(cores))
     for start in range(0, len(cores), step):
         some = cores[start : start + step]
-        results += (yield from _Cores(some).run()) if len(some) > 1 else [(yield from some[0])]
+        results += (yield from _side_by_side(some)) if len(some) > 1 else [(yield from some[0])]
     return results
 
 
-class _Cores:
-    """Cores that are under way together, each with the step it waits for."""
+def _side_by_side(cores: Sequence[Core[Any]]) -> Core[list[Any]]:  # noqa: C901 - one loop
+    results: list[Any] = [None] * len(cores)
+    # Of each core that is under way the step it waits for.
+    steps: dict[int, Any] = {}
 
-    def __init__(self, cores: Sequence[Core[Any]]) -> None:
-        self._cores = cores
-        self._results: list[Any] = [None] * len(cores)
-        self._steps: dict[int, Step] = {}
-
-    def run(self) -> Core[list[Any]]:
-        for index in range(len(self._cores)):
-            self._go_on(index, None)
-        while steps := self._steps:
-            alone = next((i for i, step in steps.items() if not _may_share(step)), None)
-            asking = [i for i, step in steps.items() if not isinstance(step, Pause)]
-            if alone is not None:
-                yield from self._run_alone(alone)
-            elif asking:
-                # The requests are all of one kind here, as `alone` is None.
-                requests = tuple(steps[i] for i in asking)
-                answers = yield from _send(requests)  # type: ignore[arg-type]
-                for index, answer in zip(asking, answers, strict=True):
-                    self._go_on(index, answer)
-            else:
-                pauses = [step.seconds for step in steps.values() if isinstance(step, Pause)]
-                yield Pause(max(pauses))
-                for index in list(steps):
-                    self._go_on(index, None)
-        return self._results
-
-    def _run_alone(self, index: int) -> Core[None]:
-        while index in self._steps:
-            try:
-                answer = yield self._steps[index]
-            except ConnectionLost as lost:
-                answer = lost
-            self._go_on(index, answer)
-
-    def _go_on(self, index: int, answer: Any) -> None:
-        core = self._cores[index]
+    def go_on(index: int, answer: Any) -> None:
+        resume = cores[index].throw if isinstance(answer, Exception) else cores[index].send
         try:
-            if isinstance(answer, ConnectionLost):
-                self._steps[index] = core.throw(answer)
-            else:
-                self._steps[index] = core.send(answer)
+            steps[index] = resume(answer)
         except StopIteration as stop:
-            self._results[index] = stop.value
-            self._steps.pop(index, None)
+            results[index] = stop.value
+            steps.pop(index, None)
+
+    for index in range(len(cores)):
+        go_on(index, None)
+    while steps:
+        alone = next((i for i, one in steps.items() if not isinstance(one, _SHARED)), None)
+        asking = [i for i, step in steps.items() if not isinstance(step, Pause)]
+        if alone is not None:
+            while alone in steps:
+                try:
+                    answer = yield steps[alone]
+                except Exception as error:  # noqa: BLE001 - the core's to judge
+                    answer = error
+                go_on(alone, answer)
+        elif asking:
+            answers = yield from _send([steps[index] for index in asking])
+            for index, answer in zip(asking, answers, strict=True):
+                go_on(index, answer)
+        else:
+            yield Pause(max(step.seconds for step in steps.values()))
+            for index in list(steps):
+                go_on(index, None)
+    return results
 
 
 def _send(requests: Sequence[Request | Pipeline]) -> Core[Sequence[Outcome]]:
@@ -113,29 +104,18 @@ def _send(requests: Sequence[Request | Pipeline]) -> Core[Sequence[Outcome]]:
     return outcomes_of(requests, replies)
 
 
-def _may_share(step: Step) -> bool:
-    return isinstance(step, (Pipeline, Pause)) or (isinstance(step, Request) and not step.hold)
-
-
-def writes_of(
-    requests: Sequence[Request | Pipeline], sent: list[Command] | None = None
-) -> Iterator[Write]:
-    """Yield the writes of requests that go to one server, as one pipeline; note them in `sent`."""
+def writes_of(requests: Sequence[Request | Pipeline]) -> Iterator[Write]:
+    """Yield the writes of requests that go to one server, as one pipeline."""
     unanswered: deque[tuple[int, int]] = deque()
     answered = written = size_of_all = size = 0
     together: list[Command] = []
-    parts = chain.from_iterable(
-        request.writes if isinstance(request, Pipeline) else (request.commands,)
-        for request in requests
-    )
+    parts = chain.from_iterable(request.writes() for request in requests)
     for commands in chain(parts, (None,)):
         if commands is not None:
             together += commands
             for command in commands:
                 size += sum(map(len, command)) if isinstance(command, Parts) else len(command)
             written += len(commands)
-            if sent is not None:
-                sent += commands
         if together and (commands is None or size >= WRITE_BYTES):
             while size_of_all > UNANSWERED_BYTES:
                 answered, oldest = unanswered.popleft()
@@ -166,17 +146,6 @@ def outcomes_of(
         count = max(0, min(written, end) - start) if lost.sent else 0
         outcomes.append(ConnectionLost(lost.cause, sent=count > 0, replies=mine, written=count))
     return outcomes
-
-
-def answered_of(
-    requests: Sequence[Request | Pipeline], outcomes: Sequence[Outcome], sent: Sequence[Command]
-) -> Iterator[tuple[str, Sequence[Command], Replies]]:
-    """Yield key, commands (as `writes_of` noted them) and replies of each answered request."""
-    end = 0
-    for request, outcome in zip(requests, outcomes, strict=True):
-        start, end = end, end + request.num_replies
-        if end <= len(sent) and not isinstance(outcome, ConnectionLost):
-            yield request.key, sent[start:end], outcome
 
 
 def leaves_transaction(requests: Sequence[Request | Pipeline], outcomes: Sequence[Outcome]) -> bool:

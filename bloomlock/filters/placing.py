@@ -6,12 +6,11 @@ Where EVAL is forbidden a transaction under WATCH does what each script does.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from bloomlock.commands import EXEC, MULTI, UNWATCH, Replies, encode_command
+from bloomlock.commands import Replies, encode_command
 from bloomlock.delivery import ask, check, deliver
 from bloomlock.descriptor import (
     CLEAR,
@@ -23,7 +22,7 @@ from bloomlock.descriptor import (
     has_discards,
     unflagged,
 )
-from bloomlock.effects import ConnectionLost, Core, Request
+from bloomlock.effects import ConnectionLost, Core, Request, Transaction
 from bloomlock.errors import BloomlockError
 from bloomlock.keys import (
     PREPARED_SECONDS,
@@ -36,7 +35,6 @@ from bloomlock.keys import (
 from bloomlock.parallel import in_parallel
 from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script
-from bloomlock.slot_moves import through_moves
 from bloomlock.spec import FIELDS, encode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 
@@ -44,7 +42,7 @@ from .kinds import kind_of, set_header
 from .stored_filter import look_at_shard
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bloomlock.keys import FilterKeys
 
@@ -53,6 +51,7 @@ PLACED_SECONDS = 7 * 24 * 3600
 PREPARED_BYTES = 16 * 1024 * 1024
 """Shards that are made, or placed, at once: it takes about 5 ms of the server's time."""
 WATCHED_TRIES = 100
+T = TypeVar("T")
 
 _PLACE, _DROP = Script("header", "place"), Script("header", "drop")
 
@@ -70,26 +69,35 @@ def compare_and_set(
     second, must not keep a client from clearing. The transaction is sent once; if it is late, its
     WATCH is broken.
     """
+    known = [b"%d" % expected.generation, expected.state.encode()] if expected else [None, None]
 
-    def step() -> Core[bool]:
-        looks = [
-            encode_command("WATCH", keys.meta),
-            encode_command("HMGET", keys.meta, "generation", "state"),
-            encode_command("EXISTS", keys.meta),
-        ]
-        known = [b"%d" % expected.generation, expected.state.encode()] if expected else [None, None]
-        # A slot that has moved away and back has touched the key, and changed nothing.
-        for _ in range(WATCHED_TRIES):
-            replies = yield from deliver(Request(keys.meta, looks, hold=True), repeatable=True)
-            _, values, is_there = check(replies)
-            if values != known or bool(is_there) is not (expected is not None):
-                yield Request(keys.meta, [UNWATCH])
-                return False
-            if _executed((yield Request(keys.meta, [MULTI, *commands, EXEC]))):
-                return True
-        raise Changed
+    def decide(replies: Replies) -> tuple[bool, Sequence[bytes]]:
+        _, values, is_there = check(replies)
+        is_same = values == known and bool(is_there) is (expected is not None)
+        return is_same, commands if is_same else ()
 
-    return (yield from through_moves(keys.meta, step))
+    looks = [
+        encode_command("WATCH", keys.meta),
+        encode_command("HMGET", keys.meta, "generation", "state"),
+        encode_command("EXISTS", keys.meta),
+    ]
+    return (yield from _transact(keys.meta, looks, decide))
+
+
+def _transact(
+    key: str,
+    looks: Sequence[bytes],
+    decide: Callable[[Replies], tuple[T, Sequence[bytes]]],
+) -> Core[T]:
+    """Carry out a Transaction, and return the result of `decide`."""
+    # A slot that has moved away and back has touched the key, and changed nothing.
+    for _ in range(WATCHED_TRIES):
+        step = Transaction(key, looks, decide)
+        result, replies = yield from deliver(step, repeatable=False)
+        if replies is None or _executed(replies):
+            answer: T = result
+            return answer
+    raise Changed
 
 
 def _executed(replies: Replies) -> bool:
@@ -187,7 +195,7 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
     arguments = (bytes_of(placing.header), size, int(is_full), len(stays))
     (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
     if isinstance(reply, Exception) and is_missing(reply):
-        return (yield from through_moves(key, partial(_place_watched, placing, names, len(stays))))
+        return (yield from _place_watched(placing, names, len(stays)))
     if isinstance(reply, ResponseError):
         # This look raises the reason, if it is that something else is there.
         yield from look_at_shard(keys, shard)
@@ -210,16 +218,15 @@ def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Cor
         encode_command("STRLEN", prepared),
         encode_command("EXISTS", prepared_table),
     ]
-    for _ in range(WATCHED_TRIES):
-        replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
+
+    def decide(replies: Replies) -> tuple[bool, Sequence[bytes]]:
         _, there, start, length, has_set = check(replies)
         header = header_from_bytes(start)
         is_in_place = placing.has_header(plain_header(there))
         is_short, is_flagged = length < size, has_discards(header)
         is_lost = (is_short and is_filled(placing)) or (is_flagged and not has_set)
         if is_in_place or is_lost or not placing.has_header(unflagged(header)):
-            yield Request(key, [UNWATCH])
-            return is_in_place
+            return is_in_place, ()
         commands = [encode_command("UNLINK", *names[4 + stays :])]
         if is_short:
             empty = encode_command("SETRANGE", key, size - 1, b"\0")
@@ -230,10 +237,9 @@ def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Cor
         if is_flagged:
             commands.append(encode_command("RENAME", prepared_table, table))
         lasting = [key, table, *names[4 : 4 + stays]]
-        commands += [encode_command("PERSIST", name) for name in lasting]
-        if _executed((yield Request(key, [MULTI, *commands, EXEC]))):
-            return True
-    raise Changed
+        return True, commands + [encode_command("PERSIST", name) for name in lasting]
+
+    return (yield from _transact(key, looks, decide))
 
 
 def keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:
@@ -250,22 +256,21 @@ def drop(keys: FilterKeys, shard: int, old: Replaced) -> Core[None]:
     key, names = keys.bits(shard), keys_of_shard(keys, shard, old)
     (reply,) = yield from _DROP.call([(names, (bytes_of(old.header),))], repeatable=True)
     if isinstance(reply, Exception) and is_missing(reply):
-        yield from through_moves(key, partial(_drop_watched, key, old, names))
+        yield from _drop_watched(key, old, names)
     elif isinstance(reply, Exception):
         raise reply
 
 
 def _drop_watched(key: str, old: Replaced, names: Sequence[str]) -> Core[None]:
     """Do the same where EVAL is forbidden."""
-    looks = [encode_command("WATCH", key), header_command(key)]
-    for _ in range(WATCHED_TRIES):
-        replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
+
+    def decide(replies: Replies) -> tuple[None, Sequence[bytes]]:
         is_string = not isinstance(replies[1], ResponseError)
         header = plain_header(check(replies)[1]) if is_string else 0
         gone = names if header in (old.header, 0) else names[1:2]
-        if _executed((yield Request(key, [MULTI, encode_command("UNLINK", *gone), EXEC]))):
-            return
-    raise Changed
+        return None, [encode_command("UNLINK", *gone)]
+
+    yield from _transact(key, [encode_command("WATCH", key), header_command(key)], decide)
 
 
 def bytes_of(header: int) -> bytes:

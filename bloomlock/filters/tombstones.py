@@ -89,7 +89,7 @@ def ask(view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool) 
         mine = pick(items, indices)
         cores.append(_look_first(view, number, mine))
         cores.append(strategy.ask_shard(view.shards[number], view.hasher, mine, write=write))
-    most = strategy.shards_at_once(view.shards[0], write=write)
+    most = strategy.shards_at_once(view.shards[0])
     replies = yield from in_parallel(cores, most and 2 * most)
     return (yield from _settle_each(view, items, by_shard, replies, write=write))
 

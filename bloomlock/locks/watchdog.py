@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from bloomlock.effects import ConnectionLost, Limit
+from bloomlock.effects import NOT_WAITING, ConnectionLost, Limit
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime import background
 from bloomlock.runtime.clock import boot_clock
-from bloomlock.slot_moves import without_waiting
 
 from .hold import OUT_OF_LEASE, Hold, has_ended
 from .reports import AT_END_SECONDS, REPORTS
@@ -150,7 +149,8 @@ class Schedule:
         first, of_first, _ = asked[0]
         renewals = [session.renewal_of(hold, lease_ms) for hold, session, lease_ms in asked]
         # What waits for one slot of a cluster would hold up the holds in others of its server.
-        results = yield from without_waiting(of_first.renew_all(renewals))
+        yield NOT_WAITING
+        results = yield from of_first.renew_all(renewals)
         gone: list[tuple[Hold, str]] = []
         failed: list[str] = []
         error: Exception | None = None

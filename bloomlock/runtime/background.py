@@ -14,7 +14,7 @@ import queue
 import threading
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -23,16 +23,15 @@ from bloomlock.effects import ConnectionLost
 from .clock import boot_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
-    from bloomlock.effects import AsyncRuntime, Behind, Core, FanOut, Runtime
+    from bloomlock.effects import FanOut
 
     Job = Callable[[], None]
 
 T = TypeVar("T")
 logger = logging.getLogger("bloomlock.runtime")
 
-FAILED = "failed to release a lock or claim; it expires by itself"
 IDLE_SECONDS = 1.0
 GRACE_SECONDS = 1.0
 """How long a caller that is cancelled waits at most for what must not stop half-way."""
@@ -124,131 +123,48 @@ class Line:
             job()
 
 
-def _line_of(line: list[Any]) -> Line:
-    if line[0] is None:
-        line[0] = Line()
-    made: Line = line[0]
-    return made
-
-
-class _Awaited(Generic[T]):
-    def __init__(self, work: Callable[[], T], late: Callable[[T], None]) -> None:
-        self._work = work
-        self._late = late
-        self._answer: T
-        self._failed: BaseException | None = None
-        self._is_over: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Who takes its element first decides whether the result is awaited.
-        self._awaited: list[None] = [None]
-
-    def run(self) -> None:
-        try:
-            self._answer = self._work()
-        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-            self._failed = error
-        if self._take():
-            self._is_over.put(None)
-        else:
-            self._give_late()
-
-    def result(self, seconds: float) -> T:
-        try:
-            self._is_over.get(timeout=seconds)
-        except BaseException as error:
-            is_over = not self._take()
-            if not isinstance(error, queue.Empty):
-                # A KeyboardInterrupt, which may come just when the result is there.
-                if is_over:
-                    self._give_late()
-                raise
-            if not is_over:
-                raise out_of_time(sent=True) from None
-        if self._failed is not None:
-            raise self._failed
-        return self._answer
-
-    def _take(self) -> bool:
-        try:
-            self._awaited.pop()
-        except IndexError:
-            return False
-        return True
-
-    def _give_late(self) -> None:
-        if self._failed is None:
-            self._late(self._answer)
-
-
 class Background:
     """Carries out for threads what may outlast its caller."""
 
-    def within(
-        self, seconds: float, line: list[Any], work: Callable[[], T], late: Callable[[T], None]
-    ) -> T:
-        """Return what `work` returns; ConnectionLost when time is up, while it goes on.
+    def fan_out(self, calls: Sequence[Callable[[], Any]], step: FanOut) -> list[Any]:
+        """Make calls, each in its line of the step; one that does not end in time keeps its thread.
 
-        It comes after what goes on in `line` (see Limit); `late` gets a result that came too late.
+        Return what they returned, or the exceptions that they raised; None where it is not known.
         """
-        awaited = _Awaited(work, late)
-        _line_of(line).append(awaited.run)
-        return awaited.result(seconds)
-
-    def run_behind(self, run: Callable[[Core[None]], None], step: Behind) -> None:
-        done: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-        def job() -> None:
-            try:
-                run(step.core)
-            except Exception:
-                logger.exception(FAILED)
-            finally:
-                done.put(None)
-
-        _line_of(step.line).append(job)
-        with contextlib.suppress(queue.Empty):
-            done.get(timeout=max(0.0, step.seconds))
-
-    def fan_out(self, runtimes: Sequence[Runtime], step: FanOut) -> list[Any]:
-        """Run a core by each of the runtimes; one that does not end in time keeps its thread."""
         began = boot_clock()
-        answers: list[Any] = [None] * len(step.cores)
+        answers: list[Any] = [None] * len(calls)
         arrived: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
-        def run_at(server: int, core: Core[Any]) -> None:
+        def job(index: int, call: Callable[[], Any]) -> None:
             try:
-                arrived.put((server, runtimes[server].run(core)))
-            except Exception as error:  # noqa: BLE001 - an answer of the FanOut
-                arrived.put((server, error))
+                arrived.put((index, call()))
+            except Exception as error:  # noqa: BLE001 - an answer
+                arrived.put((index, error))
 
-        for server, core in enumerate(step.cores):
-            _line_of(step.lines[server]).append(partial(run_at, server, core))
+        for index, (call, line) in enumerate(zip(calls, step.lines, strict=True)):
+            line[0] = line[0] or Line()
+            line[0].append(partial(job, index, call))
         until = step.until
         for _ in answers:
             now = boot_clock()
             if until == step.until and step.is_enough(answers):
                 until = step.end_of_grace(began, now)
             try:
-                server, answer = arrived.get(timeout=max(0.0, until - now))
+                index, answer = arrived.get(timeout=max(0.0, until - now))
             except queue.Empty:
                 break
-            answers[server] = answer
+            answers[index] = answer
         return answers
 
 
 class AsyncBackground:
     """Carries out in tasks what may outlast its caller: a loop keeps its tasks by weak references.
 
-    What a Limit, Behind or FanOut names as its line is the last task of it.
+    What a step names as its line is the last task of it.
     """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work, name="bloomlock-behind")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def end(self, seconds: float) -> None:
         if self._tasks:
@@ -257,64 +173,34 @@ class AsyncBackground:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def within(
-        self,
-        seconds: float,
-        line: list[Any],
-        work: Callable[[], Coroutine[Any, Any, T]],
-        late: Callable[[T], Coroutine[Any, Any, None]],
-    ) -> T:
-        """Return what `work` returns; ConnectionLost when time is up, while it goes on.
+    async def fan_out(
+        self, calls: Sequence[Callable[[], Coroutine[Any, Any, Any]]], step: FanOut
+    ) -> list[Any]:
+        """Make calls, each in its line of the step; one that does not end in time keeps its task.
 
-        It goes on also if the caller is cancelled: what is to be given back is given back after it.
+        They go on also if the caller is cancelled. See Background.fan_out.
         """
-
-        def give_late(task: asyncio.Task[T]) -> None:
-            if not task.cancelled() and task.exception() is None:
-                self.start(late(task.result()))
-
-        task: asyncio.Task[T] = self.start(work())
-        line[0] = task
-        try:
-            await asyncio.wait((task,), timeout=seconds)
-        finally:
-            if not task.done():
-                task.add_done_callback(give_late)
-        if not task.done():
-            raise out_of_time(sent=True)
-        return task.result()
-
-    async def run_behind(self, run: Callable[[Core[None]], Awaitable[None]], step: Behind) -> None:
-        async def run_after(before: asyncio.Task[Any] | None) -> None:
-            if before is not None:
-                await asyncio.wait((before,))
-            try:
-                await run(step.core)
-            except Exception:
-                logger.exception(FAILED)
-
-        task = step.line[0] = self.start(run_after(step.line[0]))
-        await asyncio.wait((task,), timeout=max(0.0, step.seconds))
-
-    async def fan_out(self, runtimes: Sequence[AsyncRuntime], step: FanOut) -> list[Any]:
-        """Run a core by each of the runtimes; one that does not end in time keeps its task."""
         began = boot_clock()
-        answers: list[Any] = [None] * len(step.cores)
-        servers: dict[asyncio.Task[Any], int] = {}
+        answers: list[Any] = [None] * len(calls)
+        indices: dict[asyncio.Task[Any], int] = {}
 
-        async def run_at(server: int, before: asyncio.Task[Any] | None) -> Any:
+        async def job(
+            call: Callable[[], Coroutine[Any, Any, Any]], before: asyncio.Task[Any] | None
+        ) -> Any:
             if before is not None:
                 await asyncio.wait((before,))
             try:
                 async with asyncio.timeout(step.background_s):
-                    return await runtimes[server].run(step.cores[server])
-            except Exception as error:  # noqa: BLE001 - an answer of the FanOut
+                    return await call()
+            except Exception as error:  # noqa: BLE001 - an answer
                 return error
 
-        for server, line in enumerate(step.lines):
-            task = line[0] = self.start(run_at(server, line[0]))
-            servers[task] = server
-        out, until = set(servers), step.until
+        for index, (call, line) in enumerate(zip(calls, step.lines, strict=True)):
+            task = line[0] = asyncio.create_task(job(call, line[0]), name="bloomlock-behind")
+            indices[task] = index
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        out, until = set(indices), step.until
         while out:
             now = boot_clock()
             if until == step.until and step.is_enough(answers):
@@ -326,7 +212,7 @@ class AsyncBackground:
                 break
             for task in done:
                 if not task.cancelled():
-                    answers[servers[task]] = task.result()
+                    answers[indices[task]] = task.result()
         return answers
 
 

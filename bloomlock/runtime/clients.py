@@ -91,22 +91,17 @@ async def close_async_client(client: Any) -> None:
 
 
 def sync_clients(clients: object) -> list[tuple[Client, bool]]:
-    listed = _checked(clients, _SYNC, "redis-py clients or URLs")
-    make, options = redis.Redis.from_url, _options(Retry)
-    return [
-        (one, False) if isinstance(one, _SYNC) else (make(one, **options), True) for one in listed
-    ]
+    return _listed(clients, _SYNC, redis.Redis, Retry, "redis-py clients or URLs")
 
 
 def async_clients(clients: object) -> list[tuple[AsyncClient, bool]]:
-    listed = _checked(clients, _ASYNC, "redis.asyncio clients or URLs")
-    make, options = redis.asyncio.Redis.from_url, _options(redis.asyncio.retry.Retry)
-    return [
-        (one, False) if isinstance(one, _ASYNC) else (make(one, **options), True) for one in listed
-    ]
+    made, retry = redis.asyncio.Redis, redis.asyncio.retry.Retry
+    return _listed(clients, _ASYNC, made, retry, "redis.asyncio clients or URLs")
 
 
-def _checked(clients: Any, kinds: tuple[type, ...], allowed: str) -> list[Any]:
+def _listed(
+    clients: Any, kinds: tuple[type, ...], made: Any, retry: Any, allowed: str
+) -> list[tuple[Any, bool]]:
     if isinstance(clients, (str, bytes, *kinds)) or not hasattr(clients, "__iter__"):
         raise ConfigurationError(f"clients must be a list of {allowed}, not {shown(clients)}")
     listed = list(clients)
@@ -120,7 +115,10 @@ def _checked(clients: Any, kinds: tuple[type, ...], allowed: str) -> list[Any]:
                 f"clients must be independent servers, but clients[{other}] and clients[{index}] "
                 f"are the same one"
             )
-    return listed
+    return [
+        (one, False) if isinstance(one, kinds) else (made.from_url(one, **_options(retry)), True)
+        for one in listed
+    ]
 
 
 def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> object:

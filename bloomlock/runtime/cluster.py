@@ -11,8 +11,7 @@ transaction as a whole. So `follow` sends again itself, one request after the ot
 
 ASK names the server that a slot moves to. TRYAGAIN names none: of several keys some are there and
 some are not, so no server can carry out the command before the slot has moved. The same is true of
-a first request under WATCH, whose connection has to be that of the server that gets the
-transaction.
+the look of a Transaction, whose connection has to be that of the server that gets the rest.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from redis.exceptions import (
     MovedError,
     RedisClusterException,
     RedisError,
+    TryAgainError,
 )
 
 from bloomlock.commands import MULTI, encode_command
 from bloomlock.effects import ConnectionLost, Pause
 from bloomlock.refusals import is_slot_refusal
-from bloomlock.slot_moves import LONGEST_PAUSE_S, MOVING_SECONDS, SHORTEST_PAUSE_S, moved_too_long
 
 from .clock import boot_clock
 
@@ -43,8 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from bloomlock.commands import Command, Replies
-    from bloomlock.effects import Outcome
 
+MOVING_SECONDS = 30.0
+"""How long a request waits at most for a slot that moves."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1
+"""Between its tries."""
 MARGIN_S = 0.2
 """A request gives up so much before the limit of its caller, which then gets the reason."""
 DOWN_SECONDS = 1.0
@@ -92,9 +94,7 @@ def is_ask(error: object) -> bool:
     return isinstance(error, AskError) and not isinstance(error, MovedError)
 
 
-def follow(
-    sent: Sent, until: float | None, *, waits: bool
-) -> Generator[Again | Pause, Outcome, None]:
+def follow(sent: Sent, until: float | None, *, waits: bool) -> Generator[Any, Any, None]:
     """Replace in `sent` what a cluster refused by what comes of sending it again.
 
     Redirections are followed at once, but not for ever. TRYAGAIN, CLUSTERDOWN and redirections in a
@@ -158,7 +158,12 @@ class Pauses:
     def explain(self, key: str, refusal: Exception) -> Exception:
         if isinstance(refusal, ClusterDownError):
             return refusal
-        return moved_too_long(key, boot_clock() - self._began, refusal)
+        answer = type(refusal).__name__.removesuffix("Error").upper()
+        return TryAgainError(
+            f"the cluster moves the slot of key {key!r}, and did not end that within "
+            f"{boot_clock() - self._began:.1f} s (its server answers {answer} {refusal}); the "
+            "command was not carried out; try again when the slot has moved"
+        )
 
 
 def refusal_of(replies: Replies) -> Exception | None:

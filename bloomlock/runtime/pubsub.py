@@ -25,11 +25,12 @@ from bloomlock.commands import encode_command
 from . import connections, redispy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bloomlock.effects import Subscribe
 
 logger = logging.getLogger("bloomlock.runtime")
 
-PREFIX = "bloomlock:wake:"
 RECONNECT_PAUSE = 0.1
 LONGEST_READ_S = 3600.0
 KEPT_MESSAGES = 10_000
@@ -39,7 +40,18 @@ _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 def new_channel() -> bytes:
-    return (PREFIX + secrets.token_hex(8)).encode()
+    return f"bloomlock:wake:{secrets.token_hex(8)}".encode()
+
+
+@contextlib.contextmanager
+def _subscribing() -> Iterator[None]:
+    """Log why there are no announcements; then those who wait look from time to time."""
+    try:
+        yield
+    except ResponseError as error:
+        logger.info("no announcements of released locks for this client: %s", error)
+    except _BROKEN as error:
+        logger.debug("no connection to wait on: %s", error)
 
 
 class Listener:
@@ -97,19 +109,6 @@ class Listener:
             redispy.close_quietly(connection)
 
 
-def connect_listener(pool: Any, seconds: float | None = None) -> Listener | None:
-    listener = Listener(pool)
-    try:
-        listener.connect(seconds)
-    except ResponseError as error:
-        logger.info("no announcements of released locks for this client: %s", error)
-    except _BROKEN as error:
-        logger.debug("no connection to wait on: %s", error)
-    else:
-        return listener
-    return None
-
-
 class Listeners:
     def __init__(self) -> None:
         self._idle: list[Listener] = []
@@ -125,7 +124,12 @@ class Listeners:
             if listener.is_open():
                 return listener
             listener.close()
-        return connect_listener(pool, step.seconds) if step.connect else None
+        if step.connect:
+            with _subscribing():
+                listener = Listener(pool)
+                listener.connect(step.seconds)
+                return listener
+        return None
 
     def give_back(self, listener: Listener) -> None:
         # Whether it is of this process is looked at when it is taken.
@@ -159,22 +163,14 @@ class Hub:
     def is_open(self) -> bool:
         return self._connection is not None
 
-    async def join(self, source: Any, seconds: float | None = None) -> bool:
-        self._source = source
-        try:
-            async with asyncio.timeout(seconds):
-                await self._connect()
-        except ResponseError as error:
-            logger.info("no announcements of released locks for this client: %s", error)
-            return False
-        except _BROKEN as error:
-            logger.debug("no connection to wait on: %s", error)
-            return False
-        self.rejoin()
-        return True
-
-    def rejoin(self) -> None:
-        self._users += 1
+    async def join(self, source: Any, seconds: float | None) -> bool:
+        """Return whether the caller listens from now on."""
+        if not self.is_open:
+            self._source = source
+            with _subscribing():
+                await self._connect(seconds)
+        self._users += self.is_open
+        return self.is_open
 
     def part(self) -> None:
         """Stop listening; the last one stops the task that reads."""
@@ -189,7 +185,10 @@ class Hub:
         if addressee in self._early:
             return self._early.pop(addressee)
         if self._connection is None:
-            await self._connect_again(seconds)
+            try:
+                await self._connect(seconds)
+            except (*_BROKEN, RedisError):
+                await asyncio.sleep(min(RECONNECT_PAUSE, seconds))
             return None
         reader = self._reader
         if reader is None or reader.done() or reader.cancelling():
@@ -210,15 +209,8 @@ class Hub:
         if connection is not None:
             await redispy.async_close_quietly(connection)
 
-    async def _connect_again(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._connect()
-        except (*_BROKEN, RedisError):
-            await asyncio.sleep(min(RECONNECT_PAUSE, seconds))
-
-    async def _connect(self) -> None:
-        async with self._connecting:
+    async def _connect(self, seconds: float | None) -> None:
+        async with asyncio.timeout(seconds), self._connecting:
             if self._connection is not None:
                 return
             connection = await connections.async_open_connection(self._source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import weakref
 from typing import TYPE_CHECKING
 
 import redis.asyncio
@@ -36,10 +35,7 @@ the pool has no more. A task that waits for a lock counts only while it asks."""
 
 
 class Tasks(AsyncDriver):
-    """Runs cores on the running event loop; a cancelled run leaves no connection half-used.
-
-    Get one by `tasks_for`.
-    """
+    """Runs cores on the running event loop; a cancelled run leaves no connection half-used."""
 
     def __init__(
         self,
@@ -73,12 +69,10 @@ class Tasks(AsyncDriver):
         hub = self._hub
         if hub is None or hub.loop is not asyncio.get_running_loop():
             hub = self._hub = Hub()
-        if hub.is_open:
-            hub.rejoin()
-            return hub
-        if step.connect and await hub.join(await self.source_of(step.key), step.seconds):
-            return hub
-        return None
+        if not (hub.is_open or step.connect):
+            return None
+        source = None if hub.is_open else await self.source_of(step.key)
+        return hub if await hub.join(source, step.seconds) else None
 
     def unsubscribe(self, hub: Hub) -> None:
         hub.part()
@@ -166,18 +160,4 @@ class Tasks(AsyncDriver):
             await self._read(taken, count, replies)
 
 
-def tasks_for(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Tasks:
-    """Return the runtime of a client, the same for all filters and locks over it."""
-    # A client's id is not given to another one while its runtime, which holds it, lives.
-    shared = _SHARED.get(id(client))
-    if shared is None:
-        shared = _SHARED[id(client)] = Tasks(client)
-    return shared
-
-
-def tasks_over(clients: Sequence[redis.asyncio.Redis | redis.asyncio.RedisCluster]) -> Tasks:
-    """Return a runtime for cores that ask several servers, by FanOut only."""
-    return Tasks(clients[0], [tasks_for(client) for client in clients])
-
-
-_SHARED: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()
+tasks_for, tasks_over = Tasks.of, Tasks.over

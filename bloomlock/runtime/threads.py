@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import weakref
 from typing import TYPE_CHECKING
 
 from . import connections
-from ._sync.driver import Driver
+from ._sync.driver import SHARED, Driver
 from .background import Background
 from .pubsub import Listeners
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Threads(Driver):
-    """Runs cores; safe to use from many threads. Get one by `threads_for`."""
+    """Runs cores; safe to use from many threads."""
 
     def __init__(
         self, client: redis.Redis | redis.RedisCluster, members: Sequence[Threads] = ()
@@ -59,25 +58,11 @@ class Threads(Driver):
         self._drop(taken)
 
 
-def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:
-    """Return the runtime of a client, the same for all filters over it."""
-    # A client's id is not given to another one while its runtime, which holds it, lives.
-    shared = _SHARED.get(id(client))
-    if shared is None:
-        shared = _SHARED[id(client)] = Threads(client)
-    return shared
-
-
-def threads_over(clients: Sequence[redis.Redis | redis.RedisCluster]) -> Threads:
-    """Return a runtime for cores that ask several servers, by FanOut only."""
-    return Threads(clients[0], [threads_for(client) for client in clients])
-
-
-_SHARED: weakref.WeakValueDictionary[int, Threads] = weakref.WeakValueDictionary()
+threads_for, threads_over = Threads.of, Threads.over
 
 
 def _renew_pool_locks() -> None:
-    for runtime in list(_SHARED.values()):
+    for runtime in list(SHARED.values()):
         connections.renew_lock(connections.own_pool(runtime.client))
 
 

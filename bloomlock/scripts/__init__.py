@@ -40,10 +40,12 @@ class Script:
     def by_source(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
         return encode_command("EVAL", self.source, len(keys), *keys, *arguments)
 
-    def call(self, calls: Sequence[Call], *, repeatable: bool) -> Core[Replies]:
+    def call(
+        self, calls: Sequence[Call], *, repeatable: bool, lost: ConnectionLost | None = None
+    ) -> Core[Replies]:
         """Run the script once for each call, in one round trip (two where it was not loaded)."""
         request = Request(calls[0][0][0], [self.by_digest(*call) for call in calls])
-        replies = yield from collect(request, repeatable=repeatable)
+        replies = yield from collect(request, repeatable=repeatable, lost=lost)
         again = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if again:
             # Nothing of these ran.
@@ -59,34 +61,22 @@ class Script:
         """Run the script several times, packing each call while others are on their way."""
         if len(arguments) == 1:
             return (yield from self.call([(keys, arguments[0]())], repeatable=repeatable))
-        request = Pipeline(keys[0], _Writes(self, keys, arguments))
+
+        def writes() -> Iterator[list[bytes]]:
+            # The first call carries the source, which hardly takes longer. It spares the others
+            # being sent twice to a server that lacks the script.
+            make = self.by_source
+            for some in arguments:
+                yield [make(keys, some())]
+                make = self.by_digest
+
+        request = Pipeline(keys[0], len(arguments), writes)
         replies = yield from collect(request, repeatable=repeatable)
         for index, reply in enumerate(replies):
             if isinstance(reply, NoScriptError):
                 calls = [(keys, arguments[index]())]
                 (replies[index],) = yield from self.call(calls, repeatable=repeatable)
         return replies
-
-
-class _Writes:
-    """The first of several calls carries the source, which hardly takes longer.
-
-    It spares the others being sent twice to a server that lacks the script.
-    """
-
-    def __init__(self, script: Script, keys: Sequence[str], arguments: Sequence[Arguments]) -> None:
-        self._script = script
-        self._keys = keys
-        self._arguments = arguments
-
-    def __len__(self) -> int:
-        return len(self._arguments)
-
-    def __iter__(self) -> Iterator[list[bytes]]:
-        make = self._script.by_source
-        for arguments in self._arguments:
-            yield [make(self._keys, arguments())]
-            make = self._script.by_digest
 
 
 def answer_of(reply: Any, what: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bloomlock.errors import ConfigurationError
 
 from .atomic import AtomicStrategy
-from .base import Segment, Shard, Strategy, WithFallback
+from .base import Segment, Shard, Strategy
 from .bitmap import BitmapStrategy
 from .lock import LockStrategy
 from .lua import LuaStrategy
@@ -44,8 +44,8 @@ class BatchStrategies:
     """
 
     def __init__(self, strategy: Strategy) -> None:
-        self.bitmap = WithFallback(BitmapStrategy(), strategy)
-        self.merge = WithFallback(BitmapStrategy(answers=False), strategy)
+        self.bitmap = BitmapStrategy(strategy)
+        self.merge = BitmapStrategy(strategy, answers=False)
 
 
 __all__ = [

@@ -111,12 +111,9 @@ class Bitfields:
     def request(self) -> Request | Pipeline:
         if len(self._items) <= self._size:
             return Request(self._shard.key, [self._encode(0)])
-        return Pipeline(self._shard.key, self)
+        return Pipeline(self._shard.key, math.ceil(len(self._items) / self._size), self.writes)
 
-    def __len__(self) -> int:
-        return math.ceil(len(self._items) / self._size)
-
-    def __iter__(self) -> Iterator[list[bytes]]:
+    def writes(self) -> Iterator[list[bytes]]:
         starts = range(0, len(self._items), self._size)
         for at in range(0, len(starts), COMMANDS_PER_WRITE):
             yield [self._encode(start) for start in starts[at : at + COMMANDS_PER_WRITE]]

@@ -9,14 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from redis.exceptions import ResponseError
-
 from bloomlock.commands import encode_command
 from bloomlock.descriptor import DISCARDED, HEADER_BYTES, unflagged
 from bloomlock.errors import FilterMismatchError
 from bloomlock.hashing import pick
 from bloomlock.parallel import in_parallel
-from bloomlock.refusals import is_missing
 from bloomlock.sizing import FIRST_BYTE
 
 if TYPE_CHECKING:
@@ -138,10 +135,10 @@ class Strategy(ABC):
             self.ask_shard(shards[number], hasher, pick(items, indices), write=write)
             for number, indices in by_shard.items()
         ]
-        answers = yield from in_parallel(cores, self.shards_at_once(shards[0], write=write))
+        answers = yield from in_parallel(cores, self.shards_at_once(shards[0]))
         return list(zip(by_shard.values(), answers, strict=True))
 
-    def shards_at_once(self, shard: Shard, *, write: bool) -> int | None:  # noqa: ARG002
+    def shards_at_once(self, shard: Shard) -> int | None:  # noqa: ARG002
         """Return to how many shards like this one a batch may go at once; None: to all."""
         return None
 
@@ -152,43 +149,6 @@ class Strategy(ABC):
         shard = shards[hasher.shard_of(item)]
         (segment,) = yield from self.ask_shard(shard, hasher, [item], write=write)
         return segment
-
-
-class WithFallback(Strategy):
-    """A strategy for batches that a server may refuse, and the one that takes its place then.
-
-    An error that the server answers to `first` means that it did nothing.
-    """
-
-    def __init__(self, first: Strategy, fallback: Strategy) -> None:
-        self._first = first
-        self._fallback = fallback
-        self.is_atomic = first.is_atomic and fallback.is_atomic
-        self.has_answers = first.has_answers
-        self.has_free_repeats = first.has_free_repeats
-
-    def ask_shard(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[list[Segment]]:
-        answered: list[Segment] = []
-        size = max(1, self._fallback.bits_per_exchange // hasher.num_hashes)
-        start = 0
-        for segment in (yield from self._first.ask_shard(shard, hasher, items, write=write)):
-            end = start + segment.rows
-            if isinstance(segment.error, ResponseError):
-                self.is_forbidden = self.is_forbidden or is_missing(segment.error)
-                for at in range(start, end, size):
-                    some = items[at : min(at + size, end)]
-                    answered += yield from self._fallback.ask_shard(
-                        shard, hasher, some, write=write
-                    )
-            else:
-                answered.append(segment)
-            start = end
-        return answered
-
-    def shards_at_once(self, shard: Shard, *, write: bool) -> int | None:
-        return self._first.shards_at_once(shard, write=write)
 
 
 def error_of(reply: object) -> Exception:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from bloomlock.arrays import np
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
@@ -23,6 +23,7 @@ from bloomlock.commands import EXEC, MULTI, encode_command, encode_large
 from bloomlock.delivery import collect
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.keys import merge_keys
+from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script
 from bloomlock.sizing import FIRST_BYTE
 
@@ -60,20 +61,38 @@ _SCRIPT = Script("merge")
 
 
 class BitmapStrategy(Strategy):
-    """Two round trips for a batch whose bits are many; exact. An error means: nothing was done.
+    """Two round trips for a batch whose bits are many; exact.
 
-    Without `answers` all items that it adds are answered as seen.
+    `fallback` takes the items that the server refuses to this one. Without `answers` all items that
+    it adds are answered as seen.
     """
 
     name = "bitmap"
     has_free_repeats = True
 
-    def __init__(self, *, answers: bool = True) -> None:
+    def __init__(self, fallback: Strategy, *, answers: bool = True) -> None:
+        self._fallback = fallback
+        self.is_atomic = fallback.is_atomic
         self.has_answers = answers
 
     def ask_shard(
         self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
     ) -> Core[list[Segment]]:
+        segment = yield from self._ask_at_once(shard, hasher, items, write=write)
+        if not isinstance(segment.error, ResponseError):
+            return [segment]
+        # Nothing was done.
+        self.is_forbidden = self.is_forbidden or is_missing(segment.error)
+        size = max(1, self._fallback.bits_per_exchange // hasher.num_hashes)
+        answered: list[Segment] = []
+        for start in range(0, len(items), size):
+            some = items[start : start + size]
+            answered += yield from self._fallback.ask_shard(shard, hasher, some, write=write)
+        return answered
+
+    def _ask_at_once(
+        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[Segment]:
         rows, size, header = hasher.rows(items), image_bytes(shard), shard.header
         image = np.zeros(size if write else 0, np.uint8)
         set_rows(image, rows if write else rows[:0])
@@ -89,20 +108,20 @@ class BitmapStrategy(Strategy):
                     if isinstance(reply, Exception) or not shard.has(reply[0]):
                         break
         if isinstance(reply, Exception):
-            return [Segment(len(rows), error=reply)]
+            return Segment(len(rows), error=reply)
         header, before = reply
         if not shard.has(header):
-            return [Segment(len(rows), header)]
+            return Segment(len(rows), header)
         if write and not self.has_answers:
-            return [Segment(len(rows), header, np.zeros(len(rows), np.bool_))]
+            return Segment(len(rows), header, np.zeros(len(rows), np.bool_))
         missing = rows_missing(np.frombuffer(before, np.uint8), rows)
         if write:
             # Items with the same first four offsets have the same digest, or the same bits by
             # chance.
             missing &= first_of_each(rows[:, :4])
-        return [Segment(len(rows), header, missing)]
+        return Segment(len(rows), header, missing)
 
-    def shards_at_once(self, shard: Shard, *, write: bool) -> int:  # noqa: ARG002 - images are large
+    def shards_at_once(self, shard: Shard) -> int:
         return max(1, TOGETHER_BYTES // image_bytes(shard))
 
 

@@ -26,10 +26,9 @@ from bloomlock.effects import (
     Clock,
     ConnectionLost,
     Core,
-    EnterContext,
-    ExitContext,
     Limit,
     Pause,
+    Within,
 )
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.hashing import pick
@@ -131,18 +130,25 @@ class LockStrategy(Strategy):
 
     def _under_foreign_locks(self, update: _Update, factory: Callable[[str], Any]) -> Core[None]:
         for keys in sorted(update.waiting):
-            failed = yield from _enter(factory, keys.lock)
-            if failed is not None:
-                # The next lock of a service that gives none now would be waited for just as long.
-                update.answer(sorted(update.waiting), Segment(1, error=failed))
-                return
-            (segment,) = yield from self._transaction.ask_shard(*update.part([keys]), write=True)
-            failed = yield ExitContext()
-            if failed is not None and segment.error is None:
-                # It is not known whether it kept others out until the bits were set.
-                lost = ConnectionLost(failed, sent=True, replies=[])
-                segment = Segment(segment.rows, error=lost)
-            update.answer([keys], segment)
+            # Noted here, as leaving the lock may fail after it.
+            done: list[Segment] = []
+            try:
+                yield Within(factory(keys.lock), self._carry_out(update.part([keys]), done))
+            except Exception as error:  # noqa: BLE001 - whatever it is, answers may be known already
+                if not done:
+                    # The next lock of a service that gives none now would be waited for as long.
+                    update.answer(sorted(update.waiting), Segment(1, error=error))
+                    return
+                if done[0].error is None:
+                    # It is not known whether it kept others out until the bits were set.
+                    lost = ConnectionLost(error, sent=True, replies=[])
+                    done = [Segment(done[0].rows, error=lost)]
+            update.answer([keys], done[0])
+
+    def _carry_out(
+        self, part: tuple[Shard, Hasher, list[bytes]], done: list[Segment]
+    ) -> Core[None]:
+        done += yield from self._transaction.ask_shard(*part, write=True)
 
     def _under_own_locks(self, update: _Update) -> Core[None]:
         clock = yield Clock()
@@ -188,16 +194,6 @@ class LockStrategy(Strategy):
         except RedisError:
             yield from attempt.leave_behind()
             raise
-
-
-def _enter(factory: Callable[[str], Any], name: str) -> Core[Exception | None]:
-    """Enter the lock of a name; return the exception that entering raised, or None."""
-    try:
-        manager = factory(name)
-    except Exception as error:  # noqa: BLE001 - whatever it is, answers may be known already
-        return error
-    failed: Exception | None = yield EnterContext(manager)
-    return failed
 
 
 class _Update:

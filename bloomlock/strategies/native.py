@@ -91,37 +91,21 @@ class NativeStrategy(Strategy):
         write: bool,
     ) -> Core[list[Segment]]:
         """See Strategy.ask_shard; several commands are on their way at once."""
-        writes = Inserts(shard, items, write)
-        request: Request | Pipeline = Pipeline(shard.key, writes)
-        if len(writes.counts) == 1:
-            request = Request(shard.key, next(iter(writes)))
-        replies = yield from collect(request, repeatable=not write)
-        return _segments(shard, writes.counts, replies, write)
-
-
-class Inserts:
-    """Items as commands of up to 2000, encoded while others are on their way.
-
-    `counts`: how many items each command has, but for those that end the last write.
-    """
-
-    def __init__(self, shard: Shard, items: Sequence[bytes], write: bool) -> None:
-        self._shard = shard
-        self._items = items
-        self._write = write
         starts = range(0, len(items), ITEMS_PER_COMMAND)
-        self.counts = [min(ITEMS_PER_COMMAND, len(items) - start) for start in starts]
+        parts = [items[start : start + ITEMS_PER_COMMAND] for start in starts]
 
-    def __len__(self) -> int:
-        return len(self.counts) + (1 if self._write else 2)
+        def writes() -> Iterator[list[bytes]]:
+            for part in parts:
+                commands = _commands(shard, part, write)
+                yield commands if part is parts[-1] else commands[:1]
 
-    def __iter__(self) -> Iterator[list[bytes]]:
-        last = len(self.counts) - 1
-        for index in range(len(self.counts)):
-            start = index * ITEMS_PER_COMMAND
-            some = self._items[start : start + ITEMS_PER_COMMAND]
-            commands = _commands(self._shard, some, self._write)
-            yield commands if index == last else commands[:1]
+        request: Request | Pipeline
+        if len(parts) == 1:
+            request = Request(shard.key, next(writes()))
+        else:
+            request = Pipeline(shard.key, len(parts) + (1 if write else 2), writes)
+        replies = yield from collect(request, repeatable=not write)
+        return _segments(shard, list(map(len, parts)), replies, write)
 
 
 def _commands(shard: Shard, items: Sequence[bytes], write: bool) -> list[bytes]:

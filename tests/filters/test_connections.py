@@ -13,7 +13,7 @@ from servers import wait_until
 
 from bloomlock import AsyncBloomFilter, AsyncLock, AsyncRedlock, BloomFilter
 from bloomlock.commands import encode_command
-from bloomlock.effects import ConnectionLost, Pause, Request
+from bloomlock.effects import Transaction
 from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
 
@@ -143,40 +143,27 @@ async def assert_soon_none_pending(admin):
             await asyncio.sleep(0.001)
 
 
-def watched(*ending):
-    """A core that watches a key, and then does something else than end the transaction."""
-    yield Request("k", [encode_command("WATCH", "k")], hold=True)
-    for step in ending:
-        _ = yield step
+def watched(commands=(), error=None, looks=()):
+    """A core with a transaction under WATCH, which may be given up by an error."""
+
+    def decide(_replies):
+        if error is not None:
+            raise error
+        return None, commands
+
+    return (yield Transaction("k", [encode_command("WATCH", "k"), *looks], decide))
 
 
-def raising(error):
-    yield from watched()
-    raise error
-
-
-def stopping():
-    with contextlib.suppress(ConnectionLost):
-        yield from watched(Pause(0))
-    raise GeneratorExit
-
-
-GET = Request("k", [encode_command("GET", "k")])
-TRANSACTION = Request("k", [encode_command("MULTI"), encode_command("EXEC")])
-# Whatever a core does with a connection that it holds.
 WAYS_OUT = {
-    "end": watched,
-    "error": lambda: raising(ValueError("x")),
-    "stop": lambda: raising(StopIteration()),
-    "interrupt": lambda: raising(KeyboardInterrupt()),
-    "exit": stopping,
-    "another request": lambda: watched(GET),
-    "several": lambda: watched(GET._replace(hold=True), Pause(0), GET, GET),
-    "a flight": lambda: watched(GET, Request("k", [encode_command("MULTI")], hold=True)),
-    "multi": lambda: watched(Request("k", [encode_command("MULTI")])),
-    "refused": lambda: watched(Request("k", [encode_command("EXEC")])),
-    "bad exec": lambda: watched(Request("k", [encode_command("MULTI"), encode_command("EXEC", 1)])),
-    "several execs": lambda: watched(TRANSACTION, TRANSACTION),
+    "done": lambda: watched([encode_command("SET", "k", 1)]),
+    "nothing to do": watched,
+    "error": lambda: watched(error=ValueError("x")),
+    "stop": lambda: watched(error=StopIteration()),
+    "interrupt": lambda: watched(error=KeyboardInterrupt()),
+    "exit": lambda: watched(error=GeneratorExit()),
+    "refused": lambda: watched([encode_command("NONE")]),
+    "bad exec": lambda: watched([encode_command("EXEC", 1)]),
+    "early exec": lambda: watched([encode_command("EXEC"), encode_command("WATCH", "k")]),
 }
 LEAVES = (ValueError, RuntimeError, KeyboardInterrupt, GeneratorExit)
 
@@ -211,7 +198,8 @@ def test_no_connection_goes_back_with_watch_or_multi_in_asyncio(pooled, valkey, 
 def test_a_cancelled_task_leaves_no_watch_behind(pooled, valkey):
     async def run():
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            task = asyncio.create_task(tasks_for(client).run(watched(Pause(60))))
+            looks = [encode_command("BLPOP", "nothing", 60)]
+            task = asyncio.create_task(tasks_for(client).run(watched(looks=looks)))
             while not pending(pooled):  # noqa: ASYNC110 - it is on the server
                 await asyncio.sleep(0.001)
             task.cancel()

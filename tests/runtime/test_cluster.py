@@ -19,8 +19,8 @@ from turns import Turns, counting
 
 import bloomlock
 from bloomlock import AsyncBloomFilter, BloomFilter, Lock, LockStrategy
-from bloomlock.commands import EXEC, encode_command
-from bloomlock.effects import Request
+from bloomlock.commands import encode_command
+from bloomlock.effects import Request, Transaction
 from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
 from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
@@ -196,12 +196,12 @@ def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, node
 
 
 def watching(key):
-    watch = Request(key, [encode_command("WATCH", key)], hold=True)
-    set_it = [encode_command("MULTI"), encode_command("SET", key, "2"), EXEC]
-    return [(yield watch), (yield Request(key, set_it))]
+    set_it = [encode_command("SET", key, "2")]
+    looks = [encode_command("WATCH", key)]
+    return (yield Transaction(key, looks, lambda replies: (replies, set_it)))
 
 
-DONE = [[b"OK"], [b"OK", b"QUEUED", [b"OK"]]]
+DONE = ([b"OK"], [b"OK", b"QUEUED", [b"OK"]])
 
 
 def test_a_first_watch_follows_a_slot_that_has_moved(cluster, nodes):

@@ -225,8 +225,7 @@ def test_slots_move_between_the_requests_of_asyncio(nodes, cluster, half, seed):
 @pytest.fixture
 def short(monkeypatch):
     """Let a slot that moves be given up soon."""
-    for module in ("bloomlock.slot_moves", "bloomlock.runtime.cluster"):
-        monkeypatch.setattr(f"{module}.MOVING_SECONDS", SHORT)
+    monkeypatch.setattr("bloomlock.runtime.cluster.MOVING_SECONDS", SHORT)
 
 
 def stored(nodes):

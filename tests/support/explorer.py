@@ -29,15 +29,15 @@ from unittest import mock
 
 import redis
 
-from bloomlock.commands import EXEC, MULTI
+from bloomlock.commands import EXEC, MULTI, UNWATCH
 from bloomlock.effects import (
     Clock,
     ConnectionLost,
-    IsCluster,
     Parallel,
     Pause,
     Pipeline,
     Request,
+    Transaction,
 )
 from bloomlock.errors import OutcomeUnknownError
 from bloomlock.locks.session import TOKENS
@@ -263,6 +263,30 @@ def calls(made: Any, *some: tuple[str, str, Any]) -> Generator[Operation, Any, N
         yield Operation(kind, core_of(made, method, argument))
 
 
+def in_two_requests(core: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Carry out a core; of each Transaction the look and the rest are a step each."""
+    try:
+        step = next(core)
+        while True:
+            try:
+                if isinstance(step, Transaction):
+                    looked = yield Request(step.key, step.looks)
+                    answer, commands = step.decide(looked)
+                    ending = [MULTI, *commands, EXEC] if commands else [UNWATCH]
+                    replies = yield Request(step.key, ending)
+                    answer = answer, replies if commands else None
+                else:
+                    answer = yield step
+            except Exception as error:  # noqa: BLE001 - the core's to judge
+                step = core.throw(error)
+            else:
+                step = core.send(answer)
+    except StopIteration as stop:
+        return stop.value
+    finally:
+        core.close()
+
+
 class _Client:
     """A program on its way, command by command, on a connection of its own."""
 
@@ -300,6 +324,7 @@ class _Client:
             self.operation = None
             return
         self.start, self.extras = self._world.tick(), None
+        self.operation = self.operation._replace(core=in_two_requests(self.operation.core))
         self._resume(self.operation.core.send, None)
 
     def _resume(self, how: Callable[[Any], Any], value: Any) -> None:
@@ -335,8 +360,6 @@ class _Client:
             return self._execute(step.commands) if is_info else step
         if isinstance(step, Clock):
             return lambda: 0.0
-        if isinstance(step, IsCluster):
-            return False
         assert isinstance(step, Pause), f"the explorer has no answer to {step}"
         # No more is known of the memory.
         return None
@@ -518,7 +541,7 @@ def execute(connection: Any, commands: Sequence[bytes]) -> list[Any]:
 def units_of(request: Request | Pipeline) -> Iterator[list[bytes]]:
     """Yield the commands of a request; those of a transaction together."""
     if isinstance(request, Pipeline):
-        commands = [command for write in request.writes for command in write]
+        commands = [command for write in request.writes() for command in write]
     else:
         commands = list(request.commands)
     while commands:

@@ -101,7 +101,7 @@ def test_commands_are_those_of_python(shape, shards, key, items, write):
     items = [item.encode() if isinstance(item, str) else item for item in items]
     shard = Shard("bloomlock:{é}:bits", 7, bits, None)
     commands = [
-        [command for some in Bitfields(shard, hasher, items, write) for command in some]
+        [command for some in Bitfields(shard, hasher, items, write).writes() for command in some]
         for hasher in (one, two)
     ]
     assert commands[0] == commands[1]

@@ -6,7 +6,8 @@ import pytest
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 from bloomlock.hashing import Hasher
-from bloomlock.strategies.base import Segment, Shard, Strategy, WithFallback
+from bloomlock.strategies.base import Segment, Shard, Strategy
+from bloomlock.strategies.bitmap import BitmapStrategy
 
 SHARD = Shard("bits", 1, 8192, None)
 HASHER = Hasher(8192, 2)
@@ -14,27 +15,38 @@ ITEMS = [b"%d" % number for number in range(5)]
 
 
 class Said(Strategy):
-    """Answers by what is given, and notes the items."""
+    """Answers all items as missing, and notes them."""
 
     name = "said"
     bits_per_exchange = 4
 
-    def __init__(self, *answers):
-        self.answers = answers
+    def __init__(self):
         self.seen = []
 
     def ask_shard(self, shard, hasher, items, *, write):  # noqa: ARG002 - as Strategy
         self.seen += items
         yield from ()
-        return list(self.answers) or [Segment(len(items), shard.header, [write] * len(items))]
+        return [Segment(len(items), shard.header, [write] * len(items))]
 
 
-def finish(core):
-    try:
-        while True:
-            next(core)
-    except StopIteration as stop:
-        return stop.value
+class Refused(BitmapStrategy):
+    """Answers by an error."""
+
+    error = None
+
+    def _ask_at_once(self, shard, hasher, items, *, write):  # noqa: ARG002 - as BitmapStrategy
+        yield from ()
+        return Segment(len(items), error=self.error)
+
+
+def answers_of(error):
+    """Return the answers to items where a server answers an error, and both strategies."""
+    made = Refused(other := Said())
+    made.error = error
+    core = made.ask_shard(SHARD, HASHER, ITEMS, write=True)
+    with pytest.raises(StopIteration) as stop:
+        next(core)
+    return stop.value.value, made, other
 
 
 @pytest.mark.parametrize(
@@ -46,19 +58,15 @@ def finish(core):
     ],
 )
 def test_refused_items_go_to_the_other_strategy(error, is_forbidden):
-    first = Said(Segment(2, 1, [False, True]), Segment(3, error=error))
-    other = Said()
-    both = WithFallback(first, other)
-    segments = finish(both.ask_shard(SHARD, HASHER, ITEMS, write=True))
+    segments, made, other = answers_of(error)
     assert [segment.rows for segment in segments] == [2, 2, 1]
-    assert [flag for segment in segments for flag in segment.missing] == [False] + [True] * 4
-    assert other.seen == ITEMS[2:]
-    assert both.is_forbidden is is_forbidden
+    assert [flag for segment in segments for flag in segment.missing] == [True] * 5
+    assert other.seen == ITEMS
+    assert made.is_forbidden is is_forbidden
 
 
 def test_other_errors_are_the_answer():
-    lost = Segment(5, error=ConnectionError())
-    other = Said()
-    both = WithFallback(Said(lost), other)
-    assert finish(both.ask_shard(SHARD, HASHER, ITEMS, write=True)) == [lost]
+    segments, made, other = answers_of(error := ConnectionError())
+    assert segments == [Segment(5, error=error)]
+    assert not made.is_forbidden
     assert other.seen == []

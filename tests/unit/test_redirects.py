@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import redis
 from redis.exceptions import (
@@ -16,11 +14,18 @@ from redis.exceptions import (
 )
 
 from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
-from bloomlock.effects import ConnectionLost, Pause, Request
+from bloomlock.effects import ConnectionLost, Pause
 from bloomlock.runtime import cluster
-from bloomlock.runtime.cluster import DOWN_SECONDS, MAX_REDIRECTS, Again, Pauses, Sent, follow
-from bloomlock.slot_moves import LONGEST_PAUSE_S, MOVING_SECONDS, through_moves, without_waiting
+from bloomlock.runtime.cluster import (
+    DOWN_SECONDS,
+    LONGEST_PAUSE_S,
+    MAX_REDIRECTS,
+    MOVING_SECONDS,
+    Again,
+    Pauses,
+    Sent,
+    follow,
+)
 
 MULTI, EXEC, ASKING = (encode_command(name) for name in ("MULTI", "EXEC", "ASKING"))
 MOVED, ASK = MovedError("7 127.0.0.1:7001"), AskError("7 127.0.0.1:7002")
@@ -170,55 +175,3 @@ def test_what_still_is_refused_then_says_so(clock):
 
 def test_what_does_not_wait_follows_redirections_and_keeps_the_refusal():
     assert followed([b"a"], [MOVED], [TRY_AGAIN], waits=False) == ([[b"a"]], [TRY_AGAIN])
-
-
-def test_the_requests_of_a_step_under_watch_do_not_wait_themselves():
-    core = through_moves("key", partial(ask, "key", b"a"))
-    next(core)
-    assert core.send(lambda: 0.0) == Request("key", (b"a",), waits=False)
-    assert isinstance(core.send([TRY_AGAIN]), Pause)
-    assert core.send(None) == Request("key", (b"a",), waits=False)
-
-
-def test_a_step_under_watch_begins_anew_until_time_is_up():
-    times = iter([0.0, 1.0, 2.0, MOVING_SECONDS + 1, MOVING_SECONDS + 2])
-    outcomes = [ASK, TRY_AGAIN, MOVED]
-
-    def step():
-        raise outcomes.pop(0)
-        yield
-
-    core = through_moves("key", step)
-    next(core)
-    assert isinstance(core.send(lambda: next(times)), Pause)
-    assert isinstance(core.send(None), Pause)
-    with pytest.raises(
-        TryAgainError, match=r"slot of key 'key'.* 32\.0 s \(its server answers MOV"
-    ):
-        core.send(None)
-
-    def other():
-        raise ResponseError("ERR")
-        yield
-
-    core = through_moves("key", other)
-    next(core)
-    with pytest.raises(ResponseError, match="ERR"):
-        core.send(lambda: 0.0)
-
-
-def test_a_core_of_which_no_request_waits():
-    def asking():
-        try:
-            replies = yield Request("a", [b"a"])
-        except ConnectionLost:
-            replies = yield Request("a", [b"b"])
-        return replies
-
-    core = without_waiting(asking())
-    assert next(core) == Request("a", [b"a"], waits=False)
-    lost = ConnectionLost(redis.ConnectionError(), sent=False, replies=[])
-    assert core.throw(lost) == Request("a", [b"b"], waits=False)
-    with pytest.raises(StopIteration) as end:
-        core.send([7])
-    assert end.value.value == [7]

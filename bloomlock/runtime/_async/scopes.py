@@ -1,9 +1,10 @@
-"""The steps of a core that are no requests: subscriptions, context managers, what has no server."""
+"""The steps of a core that no server answers: pauses, subscriptions, what goes on beside it."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.effects import (
@@ -11,42 +12,39 @@ from bloomlock.effects import (
     Call,
     Clock,
     Elsewhere,
-    EnterContext,
-    ExitContext,
     FanOut,
-    IsCluster,
     NextMessage,
-    Parallel,
     Pause,
     Subscribe,
+    Within,
 )
 from bloomlock.errors import ConfigurationError
 from bloomlock.runtime.clock import async_sleep, boot_clock
+from bloomlock.runtime.cluster import Again
 
 if TYPE_CHECKING:
     from bloomlock.effects import Effect
     from bloomlock.runtime._async.driver import AsyncDriver
 
+logger = logging.getLogger("bloomlock.runtime")
+
 
 class AsyncScope:
-    """Carries out the steps of one core that are no requests, and closes what they have opened."""
+    """Carries out the steps of one core that no server answers, and ends its subscription."""
 
     def __init__(self, runtime: AsyncDriver) -> None:
         self._runtime = runtime
         self._subscription: Any = None
-        self._entered: list[Any] = []
 
-    async def carry_out(self, step: Effect) -> Any:  # noqa: C901, PLR0911, PLR0912 - one for each step
+    async def carry_out(self, step: Effect | Again) -> Any:  # noqa: C901, PLR0911, PLR0912 - one for each step
         runtime = self._runtime
         match step:
-            case Parallel():
-                return await runtime.ask_all(step.requests)
+            case Again():
+                return await runtime.send_again(step)
             case Pause():
                 return await async_sleep(step.seconds)
             case Clock():
                 return boot_clock
-            case IsCluster():
-                return runtime.is_cluster
             case Subscribe():
                 self._subscription = self._subscription or await runtime.subscribe(step)
                 return self._subscription.channel if self._subscription else b""
@@ -54,48 +52,36 @@ class AsyncScope:
                 if self._subscription is None:
                     return None
                 return await self._subscription.wait(step.addressee, step.seconds)
-            case Behind():
-                return await runtime._background.run_behind(runtime.run, step)
             case FanOut():
-                return await runtime._background.fan_out(runtime.members, step)
+                runs = [member.run for member in runtime.members]
+                calls = [partial(run, core) for run, core in zip(runs, step.cores, strict=True)]
+                return await runtime._background.fan_out(calls, step)
+            case Behind():
+                until = boot_clock() + step.seconds
+                alone = FanOut((), [step.line], until, lambda _: False, None)
+                call = partial(runtime.run, step.core)
+                (answer,) = await runtime._background.fan_out([call], alone)
+                if isinstance(answer, Exception):
+                    text = "failed to release a lock or claim; it expires by itself"
+                    logger.error(text, exc_info=answer)
+                return None
             case Call():
                 if True:  # ASYNC
                     return await asyncio.to_thread(step.function, *step.args)
                 return step.function(*step.args)
             case Elsewhere():
-                try:
-                    return await step.run(step.core), None
-                except Exception as error:  # noqa: BLE001 - the core's to judge
-                    return None, error
-            case EnterContext():
-                return await self._enter(step.manager)
-            case ExitContext():
-                try:
-                    await self._entered.pop().__aexit__(None, None, None)
-                except Exception as error:  # noqa: BLE001 - the core's to judge
-                    return error
-                return None
+                return await step.run(step.core)
+            case Within():
+                if not hasattr(type(step.manager), "__aenter__"):
+                    wanted = "a context manager"
+                    if True:  # ASYNC
+                        wanted = "an asynchronous context manager"
+                    raise ConfigurationError(
+                        f"factory must return {wanted} for each name, not {step.manager!r:.80}"
+                    )
+                async with step.manager:
+                    return await runtime.run(step.core)
 
-    async def _enter(self, manager: Any) -> Exception | None:
-        if not hasattr(type(manager), "__aenter__"):
-            if True:  # ASYNC
-                return _not_a_manager(manager, "an asynchronous context manager")
-            return _not_a_manager(manager, "a context manager")
-        try:
-            await manager.__aenter__()
-        except Exception as error:  # noqa: BLE001 - the core's to judge
-            return error
-        self._entered.append(manager)
-        return None
-
-    async def close(self) -> None:
-        try:
-            while self._entered:
-                await self._entered.pop().__aexit__(*sys.exc_info())
-        finally:
-            if self._subscription is not None:
-                self._runtime.unsubscribe(self._subscription)
-
-
-def _not_a_manager(manager: object, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"factory must return {wanted} for each name, not {manager!r:.80}")
+    def close(self) -> None:
+        if self._subscription is not None:
+            self._runtime.unsubscribe(self._subscription)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from abc import ABC, abstractmethod
 from functools import partial
-from itertools import starmap
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from redis.exceptions import (
@@ -24,18 +25,22 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from bloomlock.commands import EXEC, encode_command, ends_transaction, join_commands
+from bloomlock.commands import EXEC, MULTI, UNWATCH, encode_command, ends_transaction, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
+    Asking,
     ConnectionLost,
+    FanOut,
     Limit,
+    Parallel,
     Pipeline,
     Request,
     Subscribe,
+    Transaction,
     shorten_traceback,
 )
 from bloomlock.errors import BloomlockError, FilterNotFoundError
-from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
+from bloomlock.parallel import leaves_transaction, outcomes_of, writes_of
 from bloomlock.refusals import ends_connection, explain, is_missing, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._sync.kept import Kept
@@ -61,6 +66,10 @@ _LOOK_AT = "bloomlock_look_at"
 _HELLO = encode_command("HELLO")
 
 
+SHARED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""By the id of its client each runtime that is in use."""
+
+
 class Driver(ABC):
     """Runs cores over a client.
 
@@ -82,6 +91,21 @@ class Driver(ABC):
         self._asks_role = self._cluster is None
         self._was_master = False
 
+    @classmethod
+    def of(cls, client: Any) -> Self:
+        """Return the runtime of a client, the same for all filters and locks over it."""
+        # A client's id is not given to another one while its runtime, which holds it, lives.
+        shared = SHARED.get(id(client))
+        if shared is None:
+            shared = SHARED[id(client)] = cls(client)
+        made: Self = shared
+        return made
+
+    @classmethod
+    def over(cls, clients: Sequence[Any]) -> Self:
+        """Return a runtime for cores that ask several servers, by FanOut only."""
+        return cls(clients[0], [cls.of(client) for client in clients])
+
     @abstractmethod
     def subscribe(self, step: Subscribe) -> Any: ...
 
@@ -99,10 +123,6 @@ class Driver(ABC):
     def members(self) -> Sequence[Self]:
         return self._members or (self,)
 
-    @property
-    def is_cluster(self) -> bool:
-        return self._cluster is not None
-
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
         if len(self.members) > 1:
@@ -115,30 +135,28 @@ class Driver(ABC):
         return list(groups.values())
 
     def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
-        held: Taken | None = None
         scope: Scope | None = None
         limit = NO_LIMIT
-        replies: Any
+        answer: Any
         step: Any = None
         try:
             step = next(core)
             while True:
                 try:
                     # What nearly all steps are comes first: a call is one of them and little else.
-                    if type(step) is Request and limit is NO_LIMIT and not (held or step.hold):
-                        replies = self._request(step)
-                    elif isinstance(step, (Request, Pipeline)):
-                        taken, held = held, None
-                        replies, held = self._within(limit, step, taken)
+                    if type(step) is Request and limit is NO_LIMIT:
+                        answer = self._request(step)
                     elif isinstance(step, Limit):
-                        limit, replies = step, None
+                        limit, answer = step, None
+                    elif isinstance(step, Asking):
+                        answer = self._within(limit, step)
                     else:
                         scope = scope or Scope(self)
-                        replies = scope.carry_out(step)
+                        answer = scope.carry_out(step)
                 except BaseException as error:
                     step = core.throw(error)
                 else:
-                    step = core.send(replies)
+                    step = core.send(answer)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -146,8 +164,6 @@ class Driver(ABC):
             self._explain(error, getattr(step, "key", ""))
             raise
         finally:
-            if held is not None:
-                self._drop(held)
             if scope is not None:
                 scope.close()
 
@@ -159,91 +175,87 @@ class Driver(ABC):
         elif is_refusal(error) and (text := explain(error, key)) != str(error):
             error.args = (f"the server refuses: {text}",)
 
-    def _within(
-        self, limit: Limit, step: Request | Pipeline, taken: Taken | None
-    ) -> tuple[Replies, Taken | None]:
+    def _within(self, limit: Limit, step: Asking) -> Any:
         if limit.until is None:
-            return self._carry_out(step, taken, None)
-        if (seconds := limit.until - boot_clock()) <= 0:
-            if taken is not None:
-                self._drop(taken)
+            return self._ask(step, limit)
+        if limit.until <= boot_clock():
             raise out_of_time(sent=False)
-        work = partial(self._carry_out, step, taken, limit.until)
-        answer: tuple[Replies, Taken | None] = self._background.within(
-            seconds, limit.line, work, self._drop_late
-        )
+        alone = FanOut((), [limit.line], limit.until, lambda _: False, None)
+        call = partial(self._ask, step, limit)
+        (answer,) = self._background.fan_out([call], alone)
+        if answer is None:
+            raise out_of_time(sent=True)
+        if isinstance(answer, Exception):
+            raise answer
         return answer
 
-    def _drop_late(self, answer: tuple[Replies, Taken | None]) -> None:
-        if answer[1] is not None:
-            self._drop(answer[1])
+    def _ask(self, step: Asking, limit: Limit) -> Any:
+        if isinstance(step, Request):
+            return self._request(step, limit)
+        if isinstance(step, Transaction):
+            return self._transact(step, limit)
+        if isinstance(step, Parallel):
+            return self.ask_all(step.requests, limit)
+        (outcome,) = self.ask_all((step,), limit)
+        if isinstance(outcome, ConnectionLost):
+            raise outcome
+        return outcome
 
-    def _carry_out(
-        self, step: Request | Pipeline, taken: Taken | None, until: float | None
-    ) -> tuple[Replies, Taken | None]:
-        """Carry out what a server is asked; return a connection too that is to be held on."""
-        if isinstance(step, Pipeline):
-            (outcome,) = self.ask_all((step,), until)
-            if isinstance(outcome, ConnectionLost):
-                raise outcome
-            return outcome, taken
-        if taken is not None or step.hold:
-            return self._request_on(taken, step, until)
-        return self._request(step, until), None
-
-    def _request(self, request: Request, until: float | None = None) -> Replies:
+    def _request(self, request: Request, limit: Limit = NO_LIMIT) -> Replies:
         taken = self._take(self.source_of(request.key))
         replies = self._exchange(taken, request.commands, request.room)
         self._end(taken, request.commands, replies)
         if self._cluster is not None:
-            sent = Sent(request.key, request.commands, replies)
-            self._follow(sent, until, waits=request.waits)
+            self._follow(request, replies, limit)
         return replies
 
-    def _request_on(
-        self, taken: Taken | None, request: Request, until: float | None
-    ) -> tuple[Replies, Taken | None]:
-        """Use the connection that was held, if one was; return it too if it is to be held on.
-
-        In a cluster a first request under WATCH goes to the server that has the slot, when one has
-        it. A slot that moves from under a WATCH ends it: the step begins again at another server.
-        """
-        watches = taken is not None
-        pauses = None if watches or self._cluster is None else Pauses(until, waits=request.waits)
+    def _transact(self, step: Transaction, limit: Limit) -> tuple[Any, Replies | None]:
+        pauses = Pauses(limit.until, waits=limit.waits)
         while True:
-            taken = taken or self._take(self.source_of(request.key))
-            replies = self._exchange(taken, request.commands)
-            refusal = None if self._cluster is None else cluster.refusal_of(replies)
+            taken = self._take(self.source_of(step.key))
+            replies = self._exchange(taken, step.looks)
+            refusal = self._refusal_of(replies)
             if refusal is None:
-                if request.hold:
-                    return replies, taken
-                self._end(taken, request.commands, replies, watches=watches)
-                return replies, None
-            self._drop(taken)
-            taken = None
+                try:
+                    result, commands = step.decide(replies)
+                except BaseException:
+                    self._drop(taken)
+                    raise
+                if not commands:
+                    self._end(taken, (UNWATCH,), self._exchange(taken, (UNWATCH,)))
+                    return result, None
+                commands = (MULTI, *commands, EXEC)
+                replies = self._exchange(taken, commands)
+                self._end(taken, commands, replies)
+                refusal = self._refusal_of(replies)
+                if refusal is None:
+                    return result, replies
+            else:
+                self._drop(taken)
+            # A slot that moves from under a WATCH ends it, so all begins again, at another server.
             self._note_moved(refusal)
-            if pauses is None:
-                return replies, None
             pause = pauses.next_s(refusal, is_redirection=not cluster.is_ask(refusal))
             if pause is None:
-                error = pauses.explain(request.key, refusal) if request.waits else refusal
-                return [error] * len(replies), None
+                raise pauses.explain(step.key, refusal) if limit.waits else refusal
             sleep(pause)
 
+    def _refusal_of(self, replies: Replies) -> Exception | None:
+        return None if self._cluster is None else cluster.refusal_of(replies)
+
     def ask_all(
-        self, requests: Sequence[Request | Pipeline], until: float | None = None
+        self, requests: Sequence[Request | Pipeline], limit: Limit = NO_LIMIT
     ) -> list[Outcome]:
         """Send requests to all their servers at once; return what came of each."""
         outcomes: list[Any] = [None] * len(requests)
-        answered: list[Sent] = []
         turns = [
-            self._ask_server(source, requests, indices, outcomes, answered)
+            self._ask_server(source, requests, indices, outcomes)
             for source, indices in self._by_source(requests, outcomes)
         ]
         self._take_turns(turns)
-        waits = any(getattr(request, "waits", True) for request in requests)
-        for sent in answered:
-            self._follow(sent, until, waits=waits)
+        if self._cluster is not None:
+            for request, outcome in zip(requests, outcomes, strict=True):
+                if not isinstance(outcome, ConnectionLost):
+                    self._follow(request, outcome, limit)
         return outcomes
 
     def _by_source(
@@ -269,19 +281,14 @@ class Driver(ABC):
         requests: Sequence[Request | Pipeline],
         indices: Sequence[int],
         outcomes: list[Any],
-        answered: list[Sent],
     ) -> Generator[bool, None]:
-        """Carry out requests to one server; yield True after each write, then False once.
-
-        In a cluster those that were answered are noted in `answered`.
-        """
+        """Carry out requests to one server; yield True after each write, then False once."""
         mine = [requests[index] for index in indices]
-        sent: list[Command] | None = None if self._cluster is None else []
         replies: Replies = []
         lost: ConnectionLost | None = None
         try:
             taken = self._take(source)
-            yield from self._exchange_many(taken, writes_of(mine, sent), replies)
+            yield from self._exchange_many(taken, writes_of(mine), replies)
         except ConnectionLost as one:
             lost = one
         each = outcomes_of(mine, replies, lost)
@@ -289,7 +296,6 @@ class Driver(ABC):
             self._drop(taken)
         elif lost is None:
             self._give_back(taken)
-        answered += starmap(Sent, answered_of(mine, each, sent or ()))
         for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
@@ -339,19 +345,12 @@ class Driver(ABC):
         finally:
             self._give_back(taken)
 
-    def _end(
-        self,
-        taken: Taken,
-        commands: Sequence[Command],
-        replies: Replies,
-        *,
-        watches: bool = False,
-    ) -> None:
+    def _end(self, taken: Taken, commands: Sequence[Command], replies: Replies) -> None:
         """Give a connection back, or close it if MULTI or WATCH may be pending on it.
 
         Its next user would find its commands queued, or its EXEC refused.
         """
-        if (watches or commands[-1] == EXEC) and not ends_transaction(commands, replies):
+        if commands[-1] in (EXEC, UNWATCH) and not ends_transaction(commands, replies):
             self._drop(taken)
         else:
             self._give_back(taken)
@@ -429,21 +428,14 @@ class Driver(ABC):
             else:
                 replies.append(reply)
 
-    def _follow(self, sent: Sent, until: float | None, *, waits: bool) -> None:
-        if cluster.refusal_of(sent.replies) is None:
-            return
-        steps = cluster.follow(sent, until, waits=waits)
-        answer: Any = None
-        with contextlib.suppress(StopIteration):
-            while True:
-                step = steps.send(answer)
-                if isinstance(step, Again):
-                    answer = self._send_again(step)
-                else:
-                    sleep(step.seconds)
-                    answer = None
+    def _follow(self, request: Request | Pipeline, replies: Replies, limit: Limit) -> None:
+        if cluster.refusal_of(replies) is not None:
+            # Those of a pipeline are made once more.
+            sent = Sent(request.key, [*chain.from_iterable(request.writes())], replies)
+            waits = request.waits and limit.waits
+            self.run(cluster.follow(sent, limit.until, waits=waits))
 
-    def _send_again(self, again: Again) -> Outcome:
+    def send_again(self, again: Again) -> Outcome:
         refusal = again.refusal
         try:
             self._note_moved(refusal)

@@ -1,9 +1,10 @@
 # Written by tools/async_to_sync.py from bloomlock/runtime/_async/scopes.py; change that.
-"""The steps of a core that are no requests: subscriptions, context managers, what has no server."""
+"""The steps of a core that no server answers: pauses, subscriptions, what goes on beside it."""
 
 from __future__ import annotations
 
-import sys
+import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.effects import (
@@ -11,42 +12,39 @@ from bloomlock.effects import (
     Call,
     Clock,
     Elsewhere,
-    EnterContext,
-    ExitContext,
     FanOut,
-    IsCluster,
     NextMessage,
-    Parallel,
     Pause,
     Subscribe,
+    Within,
 )
 from bloomlock.errors import ConfigurationError
 from bloomlock.runtime.clock import boot_clock, sleep
+from bloomlock.runtime.cluster import Again
 
 if TYPE_CHECKING:
     from bloomlock.effects import Effect
     from bloomlock.runtime._sync.driver import Driver
 
+logger = logging.getLogger("bloomlock.runtime")
+
 
 class Scope:
-    """Carries out the steps of one core that are no requests, and closes what they have opened."""
+    """Carries out the steps of one core that no server answers, and ends its subscription."""
 
     def __init__(self, runtime: Driver) -> None:
         self._runtime = runtime
         self._subscription: Any = None
-        self._entered: list[Any] = []
 
-    def carry_out(self, step: Effect) -> Any:  # noqa: C901, PLR0911, PLR0912 - one for each step
+    def carry_out(self, step: Effect | Again) -> Any:  # noqa: C901, PLR0911, PLR0912 - one for each step
         runtime = self._runtime
         match step:
-            case Parallel():
-                return runtime.ask_all(step.requests)
+            case Again():
+                return runtime.send_again(step)
             case Pause():
                 return sleep(step.seconds)
             case Clock():
                 return boot_clock
-            case IsCluster():
-                return runtime.is_cluster
             case Subscribe():
                 self._subscription = self._subscription or runtime.subscribe(step)
                 return self._subscription.channel if self._subscription else b""
@@ -54,44 +52,32 @@ class Scope:
                 if self._subscription is None:
                     return None
                 return self._subscription.wait(step.addressee, step.seconds)
-            case Behind():
-                return runtime._background.run_behind(runtime.run, step)
             case FanOut():
-                return runtime._background.fan_out(runtime.members, step)
+                runs = [member.run for member in runtime.members]
+                calls = [partial(run, core) for run, core in zip(runs, step.cores, strict=True)]
+                return runtime._background.fan_out(calls, step)
+            case Behind():
+                until = boot_clock() + step.seconds
+                alone = FanOut((), [step.line], until, lambda _: False, None)
+                call = partial(runtime.run, step.core)
+                (answer,) = runtime._background.fan_out([call], alone)
+                if isinstance(answer, Exception):
+                    text = "failed to release a lock or claim; it expires by itself"
+                    logger.error(text, exc_info=answer)
+                return None
             case Call():
                 return step.function(*step.args)
             case Elsewhere():
-                try:
-                    return step.run(step.core), None
-                except Exception as error:  # noqa: BLE001 - the core's to judge
-                    return None, error
-            case EnterContext():
-                return self._enter(step.manager)
-            case ExitContext():
-                try:
-                    self._entered.pop().__exit__(None, None, None)
-                except Exception as error:  # noqa: BLE001 - the core's to judge
-                    return error
-                return None
-
-    def _enter(self, manager: Any) -> Exception | None:
-        if not hasattr(type(manager), "__enter__"):
-            return _not_a_manager(manager, "a context manager")
-        try:
-            manager.__enter__()
-        except Exception as error:  # noqa: BLE001 - the core's to judge
-            return error
-        self._entered.append(manager)
-        return None
+                return step.run(step.core)
+            case Within():
+                if not hasattr(type(step.manager), "__enter__"):
+                    wanted = "a context manager"
+                    raise ConfigurationError(
+                        f"factory must return {wanted} for each name, not {step.manager!r:.80}"
+                    )
+                with step.manager:
+                    return runtime.run(step.core)
 
     def close(self) -> None:
-        try:
-            while self._entered:
-                self._entered.pop().__exit__(*sys.exc_info())
-        finally:
-            if self._subscription is not None:
-                self._runtime.unsubscribe(self._subscription)
-
-
-def _not_a_manager(manager: object, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"factory must return {wanted} for each name, not {manager!r:.80}")
+        if self._subscription is not None:
+            self._runtime.unsubscribe(self._subscription)
