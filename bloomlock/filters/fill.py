@@ -342,7 +342,9 @@ class FillWatch(LockOwner):
         self._say(count / capacity, capacity, "new items are refused" if self.refuse else beyond)
 
     def _say(self, ratio: float, capacity: int, beyond: str) -> None:
-        level = 1.0 if self.full else NEARLY_FULL if ratio >= NEARLY_FULL else 0.0
+        level = NEARLY_FULL if ratio >= NEARLY_FULL else 0.0
+        if self.full:  # again at 2, 4, 8 times the capacity
+            level = 2.0 ** int(math.log2(min(max(ratio, 1.0), 2**20)))
         with self._lock:
             said, self._said = self._said, max(level, self._said)
         if level > said:

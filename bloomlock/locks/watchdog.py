@@ -13,7 +13,6 @@ import os
 import queue
 import threading
 import weakref
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from bloomlock.runtime import background
 from bloomlock.runtime.clock import boot_clock
 
 from .hold import OUT_OF_LEASE, Hold, has_ended
-from .reports import AT_END_SECONDS, REPORTS
+from .reports import AT_END_SECONDS, REPORTS, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -69,7 +68,7 @@ class Schedule:
         """Note what is over, and begin renewals that are due; return whether there were any."""
         now, is_due = boot_clock(), False
         over: list[tuple[Hold, str]] = []
-        dropped: Counter[str] = Counter()
+        dropped: dict[str, list[str]] = {}
         for hold in self._holds.copy():
             session = hold.session()
             if hold.deadline <= now:
@@ -77,18 +76,20 @@ class Schedule:
             elif not hold.is_due(now):
                 continue
             elif session is None:
-                dropped[hold.kind.what] += 1
+                # Its object, which knew its name, is no more. A claim has no key of its own.
+                label = f"lock {hold.steps.keys.lock!r}" if hold.steps else "a claim"
+                dropped.setdefault(hold.kind.what, []).append(label)
                 hold.renew_at = None
             elif session.is_orphan(hold):
                 over.append((hold, "the thread or task that held it has ended"))
             else:
                 is_due = True
         self._lose(over)
-        for what, number in dropped.items():
-            text = f"a {what} was dropped while held; it is left to expire"
-            if number > 1:
-                text = f"{number} {what}s were dropped while held; they are left to expire"
-            REPORTS.warning(what, text)
+        for what, labels in dropped.items():
+            text = "%s was dropped while held; it is left to expire"
+            if len(labels) > 1:
+                text = "%s were dropped while held; they are left to expire"
+            REPORTS.warning(what, text, listed(labels))
         if is_due:
             self._begin_renewals(now)
         return bool(over or is_due)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 logger = logging.getLogger("bloomlock.runtime")
 
 IDLE_SECONDS = 1.0
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 0.9
 """How long a caller that is cancelled waits at most for what must not stop half-way."""
 
 

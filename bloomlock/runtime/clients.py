@@ -24,8 +24,8 @@ _SYNC = (redis.Redis, redis.RedisCluster)
 _ASYNC = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
 CLIENTS = (*_SYNC, *_ASYNC)
 
-# With these a URL that does not answer is known within 3 seconds. What the URL says wins.
 CONNECT_TIMEOUT = 1.0
+"""Seconds for a connection, and for the first answer. What the URL says wins."""
 REPLY_TIMEOUT = 2.0
 
 
@@ -41,16 +41,16 @@ def sync_client(client: object) -> tuple[Client, bool]:
     try:
         address = find_address(client)
         with explained(address):
-            made = redis.Redis.from_url(address.url, **_options(Retry))
-            made.ping()
-            with suppress(ResponseError):  # INFO is forbidden here; a cluster client can be given
-                if made.info("cluster").get("cluster_enabled"):
-                    made.close()
-                    return redis.RedisCluster.from_url(address.url, **_options(Retry)), True
+            kind: Any = redis.Redis
+            with kind.from_url(address.url, **_options(Retry, CONNECT_TIMEOUT)) as first:
+                first.ping()
+                with suppress(ResponseError):  # INFO is forbidden; a cluster client can be given
+                    if first.info("cluster").get("cluster_enabled"):
+                        kind = redis.RedisCluster
+            return kind.from_url(address.url, **_options(Retry)), True
     except (ServerError, ConfigurationError) as error:
         shorten_traceback(error)
         raise
-    return made, True
 
 
 async def async_client(client: object) -> tuple[AsyncClient, bool]:
@@ -67,18 +67,21 @@ async def async_client(client: object) -> tuple[AsyncClient, bool]:
     try:
         # The embedded server may have to be started.
         address = await asyncio.to_thread(find_address, client)
-        options = _options(redis.asyncio.retry.Retry)
+        retry = redis.asyncio.retry.Retry
         with explained(address):
-            made = redis.asyncio.Redis.from_url(address.url, **options)
-            await made.ping()
-            with suppress(ResponseError):
-                if (await made.info("cluster")).get("cluster_enabled"):
-                    await close_async_client(made)
-                    return redis.asyncio.RedisCluster.from_url(address.url, **options), True
+            kind: Any = redis.asyncio.Redis
+            first = kind.from_url(address.url, **_options(retry, CONNECT_TIMEOUT))
+            try:
+                await first.ping()
+                with suppress(ResponseError):
+                    if (await first.info("cluster")).get("cluster_enabled"):
+                        kind = redis.asyncio.RedisCluster
+            finally:
+                await close_async_client(first)
+            return kind.from_url(address.url, **_options(retry)), True
     except (ServerError, ConfigurationError) as error:
         shorten_traceback(error)
         raise
-    return made, True
 
 
 async def close_async_client(client: Any) -> None:
@@ -136,10 +139,10 @@ def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> obj
     return place.get("host", "localhost"), int(place.get("port", 6379))
 
 
-def _options(retry: Any) -> dict[str, Any]:
+def _options(retry: Any, reply_timeout: float | None = None) -> dict[str, Any]:
     return {
         "socket_connect_timeout": CONNECT_TIMEOUT,
-        "socket_timeout": REPLY_TIMEOUT,
+        "socket_timeout": reply_timeout or REPLY_TIMEOUT,
         # The cores know what may be repeated; a client that retries by itself must not.
         "retry": retry(NoBackoff(), 0),
     }

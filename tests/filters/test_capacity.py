@@ -71,3 +71,11 @@ def test_the_current_rate_rises_beyond_capacity(r):
     assert info.current_error_rate > 0.2
     measured = sum(made.exists_many(f"out {number}" for number in range(5000))) / 5000
     assert measured == pytest.approx(info.current_error_rate, rel=0.15)
+
+
+def test_a_filter_that_gets_far_too_many_says_so_at_each_doubling(r, caplog):
+    made = BloomFilter("x", 1000, client=r)
+    for times, more in ((1, 1200), (2, 1200), (4, 2400), (8, 4800)):
+        caplog.clear()
+        made.update(f"{times} {number}" for number in range(more))
+        assert caplog.text.count("is full: about") == 1

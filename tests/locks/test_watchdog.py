@@ -191,7 +191,7 @@ def test_a_lock_that_is_dropped_while_held_is_left_to_expire(world, ann, clock, 
     ann(gc.collect)
     gc.collect()
     clock.advance(0.4 * TTL)
-    wait_until(lambda: "a lock was dropped while held" in caplog.text)
+    wait_until(lambda: f"lock {key!r} was dropped while held" in caplog.text)
     assert world.servers[0].exists(key)
 
 

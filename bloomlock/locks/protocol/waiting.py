@@ -39,7 +39,7 @@ STAGGER_SECONDS = 0.002
 SHORTEST_LOOK, LONGEST_LOOK = 0.05, 0.25
 """Seconds between looks where the server announces nothing to this client."""
 OUTAGE_PAUSE = 0.2
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 0.9
 """How long after the caller's time limit an answer is still waited for."""
 CLEANUP_SECONDS = 0.5
 """How long a caller that gives up waits until what it may have got is given back."""
