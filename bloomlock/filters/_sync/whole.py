@@ -284,20 +284,17 @@ class WholeFilter(ConnectedFilter):
         """Copy the filter to another server, and return the copy, opened there.
 
         What was added before is in it; what is added during the call may be. What was discarded
-        before is discarded in it. All that was written is read back and compared, then the copy
-        gets its name, as in `import_file`.
+        before is discarded in it. The copy gets its name when it is whole, as in `import_file`.
 
         Args:
             client: That of the other server, or its URL.
             name: The copy's name; None: that of this filter.
             replace: Whether a filter of that name is replaced there.
-            progress: Called with how many bytes are done, and of how many; each is written, and
-                compared.
+            progress: Called with how many bytes are done, and of how many.
 
         Raises:
             FilterLostError: If this filter is cleared, replaced or lost during the call, and its
                 `on_lost="raise"`, or the other server lost what was prepared.
-            BloomlockError: If the other server does not give back what was written.
             ConfigurationError: As `import_file`; and for a copy of a filter to itself.
 
         Cost: the bitmap comes once, and travels to the other server and back, 2 MiB in a round
