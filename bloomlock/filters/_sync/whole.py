@@ -297,7 +297,7 @@ class WholeFilter(ConnectedFilter):
                 `on_lost="raise"`, or the other server lost what was prepared.
             ConfigurationError: As `import_file`; and for a copy of a filter to itself.
 
-        Cost: the bitmap comes once, and travels to the other server and back, 2 MiB in a round
+        Cost: the bitmap comes once, and travels to the other server, 2 MiB in a round
         trip; memory for some MiB, 200 bytes for each of these parts, and 60 bytes for each
         discarded item.
         """
