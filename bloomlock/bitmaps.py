@@ -1,17 +1,7 @@
 """Bits of many items in a local bitmap: test, set, and both at once. Pure.
 
-A bitmap is a NumPy array of bytes, the image of a Redis string: 24 bytes of header and state, then
-bits; bit number o in byte o >> 3 under the mask 128 >> (o & 7), as SETBIT counts. Bit numbers come
-in rows, one for each item, as `Hasher.place` gives them; rows that lie column by column in memory
-(which those do) are read fastest.
-
-Setting many bits with `bits[index] |= mask` loses some: of two bits in one byte the later
-assignment wins. What was lost is looked up and set again until nothing is missing, which with few
-items at a time against a large bitmap is one short second pass. Work goes in slices that fit the
-cache of a processor.
-
-Cost for an item with k bits, where the bitmap is in the cache: 0.003 k microseconds to test or set,
-0.005 k to do both, three times that for a bitmap of hundreds of megabytes.
+A bitmap is the image of a Redis string, header and all. Rows of bit numbers are those of
+`Hasher.place`; work goes in slices that fit the cache of a processor.
 """
 
 from __future__ import annotations
@@ -43,7 +33,7 @@ def set_rows(bits: Bytes, rows: Rows) -> None:
 
 
 def rows_missing(bits: Bytes, rows: Rows) -> Flags:
-    """Return for each row whether any of its bits is 0: then the item was never added."""
+    """Return for each row whether any of its bits is 0."""
     missing = np.empty(len(rows), np.bool_)
     for start, stop in _slices(rows):
         index, masks = _split(rows[start:stop])
@@ -74,13 +64,11 @@ def add_rows(bits: Bytes, rows: Rows) -> Flags:
 
 
 def first_of_each(digests: Words) -> Flags:
-    """Return for each item whether none before it in the batch has the same digest.
-
-    Each item writes its number into a table at a place its digest gives; written from the last to
-    the first, the first stays. Who finds another number there is a repeat if the digests agree in
-    all words, and else takes part in another round with the few like it. Digests crafted to meet
-    in the table are sorted after some rounds.
-    """
+    """Return for each item whether none before it in the batch has the same digest."""
+    # Each item writes its number into a table at a place its digest gives; written from the last to
+    # the first, the first stays. Who finds another number there is a repeat if the digests agree,
+    # and else takes part in another round. Digests crafted to meet in the table are sorted in the
+    # end.
     first = np.ones(len(digests), np.bool_)
     # The low bits of the last word: the high bits of the first chose the shard.
     table = np.empty(1 << (4 * len(digests)).bit_length(), np.int64)
@@ -124,6 +112,7 @@ def _any_of_row(flags: Flags, count: int) -> Flags:
 
 def _set(bits: Bytes, index: Index, masks: Bytes, found: Bytes) -> None:
     """Set the bits; `found` holds their bytes as they are before (and is overwritten)."""
+    # Of two bits in one byte the later assignment wins; what was lost is set again.
     found |= masks
     bits[index] = found
     while (lost := np.flatnonzero(bits.take(index) & masks == 0)).size:

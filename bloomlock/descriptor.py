@@ -1,8 +1,6 @@
 """The parameters of a filter that all its clients agree on, and the header of its shards. Pure.
 
-The header is the first 64 bits of every shard, big-endian: the letter B, eight flag bits, and the
-48-bit generation. 16 bytes of state follow, and then bitmaps. Zero means: this is no filter (any
-more). A shard of which items were discarded has the flag 2.
+The header is the first 64 bits of a shard: the letter B, eight flag bits, the 48-bit generation.
 """
 
 from __future__ import annotations
@@ -33,11 +31,7 @@ CREATE, CLEAR, COPY, IMPORT, REBUILD = ORIGINS = ("create", "clear", "copy", "im
 
 
 def header_of(generation: int) -> int:
-    """Return the header of a shard of that generation, as BITFIELD `GET i64 0` answers it.
-
-    >>> hex(header_of(0xABC))
-    '0x4200000000000abc'
-    """
+    """Return the header of a shard, as BITFIELD `GET i64 0` answers it."""
     return _MAGIC | generation
 
 
@@ -54,11 +48,7 @@ def has_unknown_flags(value: int) -> bool:
 
 
 def unflagged(value: int) -> int:
-    """Return a header without the flags that this version knows.
-
-    >>> hex(unflagged(header_of(0xABC) | DISCARDED))
-    '0x4200000000000abc'
-    """
+    """Return a header without the flags that this version knows."""
     return value & ~DISCARDED
 
 
@@ -114,7 +104,6 @@ class Descriptor:
         return header_of(self.generation)
 
     def has_header(self, header: int) -> bool:
-        """Return whether that is the header of this generation, without flags."""
         return header == self.header
 
     @property
@@ -129,7 +118,6 @@ class Descriptor:
 
     @property
     def epoch_us(self) -> int:
-        """Microseconds of an epoch of the window; 0: there is none."""
         return self.window.epoch_us if self.window else 0
 
     def shard_bytes(self, slices: int = 1) -> int:
@@ -165,14 +153,12 @@ class Descriptor:
 
     def with_key(self, given: HashKey | None) -> Descriptor:
         """Return the same with the secret of the key filled in, which is known to fit."""
-        if self.key is None or self.key.secret is not None:
-            return self
-        return replace(self, key=given)
+        has_to = self.key is not None and self.key.secret is None
+        return replace(self, key=given) if has_to else self
 
     def with_generation(
         self, generation: int, state: str = READY, *, origin: str = CREATE, root: int = 0
     ) -> Descriptor:
-        """Return the same parameters for another generation; root 0: a new beginning."""
         return replace(
             self,
             generation=generation,

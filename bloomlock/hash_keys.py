@@ -30,7 +30,7 @@ class HashKey:
 
     Attributes:
         check: A keyed hash of nothing in hexadecimal: the same for the same key.
-        stored: Whether the key is stored with the filter; else each client brings it.
+        stored: Whether it is stored with the filter ("random"); else each client brings it.
         secret: The key; None where it was not brought (yet).
     """
 
@@ -45,7 +45,6 @@ class HashKey:
 
     @property
     def kind(self) -> str:
-        """Where it comes from: "random" is stored with the filter, "secret" is brought by users."""
         return "random" if self.stored else "secret"
 
     @property
@@ -67,10 +66,7 @@ def read_key(text: str) -> HashKey:
 
 
 def check_key(key: object) -> HashKey | None:
-    """Return the key of a new filter (True: a random one), or raise ConfigurationError.
-
-    No message holds any of it.
-    """
+    """Return the key of a new filter (True: a random one); no message holds any of it."""
     if key is None or isinstance(key, HashKey):
         return key
     if key is True:
@@ -105,7 +101,7 @@ def key_difference(stored: HashKey | None, given: HashKey | None, *, opens: bool
 
 
 def keyed_digest(key: bytes) -> Callable[[bytes], bytes]:
-    # To copy what has taken in the key costs half of beginning anew for each item.
+    # A copy of what has taken in the key costs half of a fresh one for each item.
     fresh = blake2b(digest_size=DIGEST_BYTES, key=key)
 
     def digest(data: bytes) -> bytes:

@@ -166,7 +166,7 @@ class Hasher:
         return (int.from_bytes(self._digest(data)[:8], "little") * self.shards) >> 64
 
     def by_shard(self, items: Sequence[bytes]) -> Mapping[int, Sequence[int]]:
-        """Return for each shard which of some encoded items it has, by their indices."""
+        """Return for each shard the indices of its items."""
         if self.shards == 1 and items:
             return {0: range(len(items))}
         if len(items) > FEW_ITEMS:
@@ -174,7 +174,7 @@ class Hasher:
         return group(map(self.shard_of, items))
 
     def identify(self, data: bytes) -> bytes:
-        """Return 128 bits that stand for an encoded item, whatever the seeds."""
+        """Return the identity of an item, whatever the seeds."""
         return self._digest(data)
 
     def words(self, items: Sequence[bytes]) -> bytes | Words:

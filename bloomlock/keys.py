@@ -22,7 +22,6 @@ _META_KEY = re.compile(r"\{(?P<name>[^{}/]+)\}:meta", re.DOTALL)
 
 
 def check_name(name: object) -> str:
-    """Return `name`, or raise ConfigurationError if it is not a usable name of a filter."""
     if (
         not isinstance(name, str)
         or not name
@@ -41,19 +40,16 @@ def check_name(name: object) -> str:
 
 
 def check_prefix(prefix: object) -> str:
-    """Return `prefix`, or raise ConfigurationError if it is no text without braces."""
     if not isinstance(prefix, str) or "{" in prefix or "}" in prefix:
         raise ConfigurationError(f"prefix must be a text without braces, not {prefix!r}")
     return prefix
 
 
 def escape(name: str) -> str:
-    """Return a name as it stands in a key: 'news%2F%7Btoday%7D' of 'news/{today}'."""
     return "".join(_ESCAPES.get(character, character) for character in name)
 
 
 def unescape(escaped: str) -> str:
-    """Return the name that `escape` was given."""
     for character, code in reversed(_ESCAPES.items()):
         escaped = escaped.replace(code, character)
     return escaped
@@ -74,8 +70,7 @@ class FilterKeys:
 
     @property
     def meta(self) -> str:
-        """The hash that holds the descriptor."""
-        return f"{self.prefix}{{{self._tag}}}:meta"
+        return f"{self.prefix}{self.tag}:meta"
 
     @property
     def tag(self) -> str:
@@ -83,7 +78,6 @@ class FilterKeys:
         return f"{{{self._tag}}}"
 
     def bits(self, shard: int) -> str:
-        """Return the string that holds header and bitmap of one shard."""
         tag = f"{self._tag}/{shard}" if shard else self._tag
         return f"{self.prefix}{{{tag}}}:bits"
 
@@ -114,23 +108,16 @@ class LockKeys(NamedTuple):
 
     @classmethod
     def at(cls, lock: str) -> LockKeys:
-        """Return the keys of the lock whose own key is `lock`."""
         return cls(lock, *(f"{lock}:{part}" for part in cls._fields[1:]))
 
 
 def stripe_fence(bits_key: str) -> str:
-    """Return the key of the last fence of all stripes of the shard at `bits_key`.
-
-    It goes with the filter, so it is none of a lock that has the filter's name.
-    """
+    # It goes with the filter, so it is none of a lock that has the filter's name.
     return f"{bits_key}:fence"
 
 
 def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
-    """Return the lock of one stripe of the items of the shard at `bits_key`; in the same slot.
-
-    The stripes share the key of the last fence, so that they leave one key behind and not each one.
-    """
+    """Return the lock of one stripe of the items of a shard; all stripes share the last fence."""
     keys = LockKeys.at(f"{bits_key.removesuffix('bits')}lock:{stripe}")
     return keys._replace(fence=stripe_fence(bits_key))
 
@@ -138,15 +125,7 @@ def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
 class ClaimKeys(NamedTuple):
     """The keys of the claims on items of one shard, and of its tombstones, in its slot.
 
-    Attributes:
-        bits: The shard.
-        claims: Server time at which the lease of each open claim ends.
-        open: The open claims.
-        failed: Items whose work failed.
-        lost: Tokens of claims that others took over.
-        waiting: Who waits for the end of a claim.
-        counts: The header of the generation that the others belong to, the last fence, counters.
-        discarded: The tombstones of discarded items; see filters/tombstones.py.
+    claims.py says what they hold.
     """
 
     bits: str
@@ -166,7 +145,7 @@ class ClaimKeys(NamedTuple):
 
     @property
     def of_generation(self) -> tuple[str, ...]:
-        """The keys that go with the generation: all but that of the last fence."""
+        # The last fence outlives it.
         return tuple(key for key in self if key != self.counts)
 
 
@@ -175,23 +154,16 @@ def discards_key(bits_key: str) -> str:
 
 
 def prepared_key(bits_key: str, generation: int) -> str:
-    """Return the key at which a generation of the shard at `bits_key` is prepared.
-
-    Each generation has its own, so what one client prepares another one cannot spoil.
-    """
+    # Each generation has its own, so what one client prepares another one cannot spoil.
     return f"{bits_key}:prepared:{generation:012x}"
 
 
 def native_key(bits_key: str, generation: int) -> str:
-    """Return the key of the Bloom filter that the server has itself for the shard at `bits_key`.
-
-    Each generation has its own, so an update of another generation finds no key.
-    """
+    # Each generation has its own, so an update of another generation finds no key.
     return f"{bits_key}:native:{generation:012x}"
 
 
 def merge_keys(bits_key: str) -> tuple[str, str]:
-    """Return the keys that exist while a script merges bits into the shard at `bits_key`."""
     return f"{bits_key}:merge", f"{bits_key}:merge:part"
 
 

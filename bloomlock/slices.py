@@ -32,7 +32,7 @@ class Slice(NamedTuple):
         num_hashes: Bits of an item, k.
         error_rate: Its part of the rate.
         capacity: Items that it is for, in all shards.
-        room: Items of one shard that keep its rate.
+        room: Items of one shard that keep its rate; the next slice is added before.
     """
 
     first: int
@@ -44,7 +44,6 @@ class Slice(NamedTuple):
 
     @property
     def full_at(self) -> float:
-        """Items of one shard at which the next slice is added."""
         return self.room * (1 - 1 / LAG)
 
     @property
@@ -62,7 +61,7 @@ class Slice(NamedTuple):
 
 
 class SliceState:
-    """What a client knows of the slices of one shard; a plain shard has one that does not grow.
+    """What a client knows of the slices of one shard; a plain one has one that does not grow.
 
     Attributes:
         hasher: Places items in all slices that there can be.
@@ -116,6 +115,5 @@ def live_slices(
 
 
 def slices_in(start: bytes | memoryview) -> int:
-    """Return how many slices a shard has that grows and whose string begins with these bytes."""
     number, _ = _STATE.unpack_from(start, FIRST_BYTE - _STATE.size)
     return 1 + int(number)
