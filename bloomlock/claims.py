@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .descriptor import HEADER_BYTES, has_discards, unflagged
+from .descriptor import HEADER_BYTES, has_discards
 from .effects import ConnectionLost
 from .hashing import encode_item
 from .keys import ClaimKeys
@@ -113,26 +113,16 @@ class Row(NamedTuple):
         return self.id, self.token, places, self.word
 
 
-class Answers(NamedTuple):
-    """One answer for each item, None if its shard is of another generation.
-
-    `discards`: whether a shard has the flag of discarded items.
-    """
-
-    each: list[Any]
-    discards: bool
-
-
 def ask_claims(
     step: str,
     rows: Sequence[Row],
     options: Sequence[str | bytes | int] = (),
     repeated: set[bytes] | None = None,
-) -> Core[Answers]:
+) -> Core[list[Any]]:
     """Carry out a step of claims.lua for items of any shards, in one round trip.
 
-    `repeated` gets the tokens of rows for which it may have been carried out without an answer,
-    also if this raises.
+    Return an answer for each item, None if its shard is of another generation. `repeated` gets the
+    tokens of rows for which it may have been carried out without an answer, also if this raises.
     """
     by_shard: dict[Shard, list[int]] = {}
     for index, row in enumerate(rows):
@@ -142,26 +132,17 @@ def ask_claims(
         for shard, indices in by_shard.items()
     ]
     each: list[Any] = [None] * len(rows)
-    discards = False
-    for (shard, indices), replies in zip(
-        by_shard.items(), (yield from in_parallel(cores)), strict=True
-    ):
-        if all(_is_of(shard, header) for header, *_ in replies):
-            discards |= any(has_discards(header_from_bytes(header)) for header, *_ in replies)
-            found = [answer for _, *answers in replies for answer in answers]
-            for index, answer in zip(indices, found, strict=True):
-                each[index] = answer
-    return Answers(each, discards)
+    replies = yield from in_parallel(cores)
+    for indices, found in zip(by_shard.values(), replies, strict=True):
+        for index, answer in zip(indices, found or (), strict=found is not None):
+            each[index] = answer
+    return each
 
 
 def find_expired(shard: Shard, count: int) -> Core[list[Record] | None]:
     """Return the claims that have been over for longest; None: it is of another generation."""
-    ((header, *found),) = yield from _ask_shard(shard, "expired", [], [count], None)
-    return list(map(Record.decode, found)) if _is_of(shard, header) else None
-
-
-def _is_of(shard: Shard, header: bytes) -> bool:
-    return unflagged(header_from_bytes(header)) == shard.header
+    found = yield from _ask_shard(shard, "expired", [], [count], None)
+    return None if found is None else list(map(Record.decode, found))
 
 
 def _ask_shard(
@@ -170,8 +151,11 @@ def _ask_shard(
     rows: Sequence[Row],
     options: Sequence[str | bytes | int],
     repeated: set[bytes] | None,
-) -> Core[list[list[Any]]]:
-    """Call the script for parts of the rows; again where the shard has more slices than known."""
+) -> Core[list[Any] | None]:
+    """Call the script for parts of the rows; again where the shard has more slices than known.
+
+    None: a part met another generation.
+    """
     keys, header = ClaimKeys.of(shard.key), shard.header.to_bytes(HEADER_BYTES, "big")
     starts = range(0, len(rows) or 1, ITEMS_PER_CALL)
     parts = [rows[start : start + ITEMS_PER_CALL] for start in starts]
@@ -194,4 +178,8 @@ def _ask_shard(
         todo = [index for index in todo if answers[index][0] == _GROWN]
         if todo:
             shard.slices.learn(answers[todo[0]][1])
-    return answers
+    headers = [header_from_bytes(header) for header, *_ in answers]
+    if not all(map(shard.has, headers)):
+        return None
+    shard.slices.has_tombstones |= any(map(has_discards, headers))
+    return [answer for _, *some in answers for answer in some]

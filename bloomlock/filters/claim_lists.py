@@ -176,7 +176,7 @@ def settle(state: FilterState, items: Iterable[str | bytes], step: str) -> Core[
     def work(view: View) -> Core[list[bool] | None]:
         hasher = view.hasher
         rows = [Row(view.shards[hasher.shard_of(one)], hasher.identify(one)) for one in wanted]
-        answers, _ = yield from ask_claims(step, rows)
+        answers = yield from ask_claims(step, rows)
         return None if None in answers else list(map(bool, answers))
 
     return (yield from in_one_generation(state, work)) if wanted else []

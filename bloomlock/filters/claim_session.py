@@ -18,6 +18,7 @@ from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold, Watched
 from bloomlock.locks.options import check_flag, check_lease, check_seconds, milliseconds
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime.clock import boot_clock
+from bloomlock.sizing import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,8 @@ LEAVING_SECONDS = 2.0
 """How long an exception waits at most until the item is given back."""
 CLEARED = "the filter was cleared or replaced"
 TAKEN = "another worker claimed the item since, or it was retried or dropped"
+NEVER, OFFERED, NOW = b"never", b"after", b"now"
+"""When `expired` finds an item that is given back: never, after its lease, or now."""
 UNKNOWN = "the reply to its commit was lost, and by the next try the claim was over"
 
 
@@ -56,14 +59,6 @@ class ClaimState(StrEnum):
     SEEN = "seen"
     BUSY = "busy"
     FAILED = "failed"
-
-
-class Offered(StrEnum):
-    """When `expired` finds an item that is given back: never, after its lease, or now."""
-
-    NEVER = "never"
-    AFTER_LEASE = "after"
-    AT_ONCE = "now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,8 @@ class ClaimOptions:
         wait_s = 0.0 if wait is None else check_seconds("wait", wait, least=0)
         check_payload(payload)
         if max_attempts is not None:
-            check_whole("max_attempts", max_attempts, MOST_ATTEMPTS, ", or None")
+            allowed = f"from 1 to {MOST_ATTEMPTS}, or None"
+            check_whole("max_attempts", max_attempts, 1, MOST_ATTEMPTS, allowed)
         return cls(lease_ms, bool(renew), wait_s, payload, max_attempts or 0)
 
 
@@ -125,7 +121,7 @@ class ClaimSession(Watched):
         filter_state: FilterState,
         offer: Offer,
         renewer: ClaimRenewer,
-        offered: Offered = Offered.NEVER,
+        offered: bytes = NEVER,
     ) -> None:
         self.filter_state = filter_state
         self.offer = offer
@@ -140,11 +136,11 @@ class ClaimSession(Watched):
         self.ended = ""
         self.is_repeated = False
 
-    def place(self, view: View, word: bytes) -> Row:
+    def place(self, view: View) -> Row:
         data, hasher = self.offer.data, view.hasher
         shard = view.shards[hasher.shard_of(data)]
         self.view, self.row = view, Row(shard, hasher.identify(data), self.token, data)
-        return self.row._replace(word=word)
+        return self.row._replace(word=self.offer.carried())
 
     def take(self, answer: list[Any], sent: float, options: ClaimOptions) -> None:
         state, *rest = answer
@@ -262,7 +258,7 @@ class ClaimSession(Watched):
         hold = self.require()
         lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
         sent = boot_clock()
-        ((held,), _) = yield from ask_claims("renew", [self.renewal_of(hold, lease_ms)])
+        (held,) = yield from ask_claims("renew", [self.renewal_of(hold, lease_ms)])
         if not held:
             self.renewer.watchdog.remove(hold)
             hold.lost = _why_lost(held)
@@ -288,7 +284,7 @@ class ClaimSession(Watched):
 
     def renew_all(self, renewals: Sequence[Row]) -> Core[Sequence[bool | Exception]]:
         try:
-            answers, _ = yield from ask_claims("renew", renewals)
+            answers = yield from ask_claims("renew", renewals)
         except (RedisError, ConfigurationError, OSError) as error:
             return [error] * len(renewals)
         return list(map(bool, answers))
@@ -304,13 +300,6 @@ def _why_lost(answer: bool | None) -> str:
     return CLEARED if answer is None else TAKEN
 
 
-def check_whole(name: str, value: object, most: int, also: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigurationError(
-            f"{name} must be a whole number from 1 to {most}{also}, not {value!r:.80}"
-        )
-
-
 def check_payload(payload: object) -> str | bytes | None:
     if payload is None or isinstance(payload, (str, bytes)):
         return payload
@@ -324,9 +313,8 @@ def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
     nears = [session.filter_state.near for session in pending]
     repeated: set[bytes] = set()
     try:
-        answers, _ = yield from ask_claims(
-            "commit", [one.row for one in pending], repeated=repeated
-        )
+        rows = [one.row for one in pending]
+        answers = yield from ask_claims("commit", rows, repeated=repeated)
     except Exception:
         for session in pending:
             session.watch()
@@ -367,13 +355,9 @@ def abandon_many(
     if offer is not None:
         check_flag("offer", offer)
     pending = _take_from_watchdog(sessions, {"given back", "lost", "unknown"})
-    for offered in Offered:
-        if offer is None:
-            some = [one for one in pending if one.offered is offered]
-        else:
-            some = pending if offered is (Offered.AT_ONCE if offer else Offered.NEVER) else []
-        rows = [one.row._replace(data=None) for one in some]
-        yield from ask_claims("abandon", rows, [offered, text])
+    told = None if offer is None else NOW if offer else NEVER
+    rows = [one.row._replace(data=None, word=told or one.offered) for one in pending]
+    yield from ask_claims("abandon", rows, [text])
     for session in pending:
         session.ended = "given back"
 

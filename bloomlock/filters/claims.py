@@ -15,7 +15,7 @@ from bloomlock.runtime.clock import boot_clock
 
 from .answers import exists_many
 from .batches import before_adding
-from .claim_session import ClaimSession, ClaimState, Offered, check_payload
+from .claim_session import OFFERED, ClaimSession, ClaimState, check_payload
 from .state import in_one_generation
 from .support import CLAIMS, check_support
 
@@ -103,9 +103,10 @@ def _take(
     server has granted one. An item that is BUSY is asked for again by the token of each.
     """
     check_support(CLAIMS, state.strategy.name)
+    words = (options.lease_ms, options.max_attempts, channel, int(only_expired))
 
     def ask(view: View) -> Core[bool | None]:
-        return _take_in(state, view, todo, options, channel, only_expired=only_expired)
+        return _take_in(state, view, todo, options, words)
 
     for one in sessions:
         one.token = one.token or state.unanswered.take(one.offer.data) or TOKENS.new()
@@ -133,22 +134,18 @@ def _take_in(
     view: View,
     sessions: Sequence[ClaimSession],
     options: ClaimOptions,
-    channel: bytes,
-    *,
-    only_expired: bool,
+    words: tuple[int | bytes, ...],
 ) -> Core[bool | None]:
     """Ask in one generation; None: a shard is of another one."""
     check_support(CLAIMS, state.strategy.name, view.descriptor)
     yield from refuse_full(state, view, [one.offer.item for one in sessions])
     asked = state.ask_near(view)
-    # What an item carries that is taken over stays.
-    rows = [one.place(view, b"" if only_expired else one.offer.carried()) for one in sessions]
-    words = (options.lease_ms, options.max_attempts, channel, int(only_expired))
+    rows = [one.place(view) for one in sessions]
     sent = boot_clock()
-    answers, discards = yield from ask_claims("take", rows, words)
+    answers = yield from ask_claims("take", rows, words)
     if None in answers:
         return None
-    if discards and not view.discards:
+    if not view.discards and any(row.shard.slices.has_tombstones for row in rows):
         # It ends what is kept, before an answer of this call would be.
         state.note_discards(view)
     for one, answer in zip(sessions, answers, strict=True):
@@ -199,8 +196,7 @@ class Expired:
             some = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
             # No caller would bring the item again, so it is offered after its lease.
             sessions = [
-                ClaimSession(state, Offer.of(carried), self._renewer, Offered.AFTER_LEASE)
-                for carried in some
+                ClaimSession(state, Offer.of(carried), self._renewer, OFFERED) for carried in some
             ]
             yield from _take(state, sessions, self._options, only_expired=True)
             if made := [one for one in sessions if one.state is ClaimState.NEW]:

@@ -240,10 +240,10 @@ function steps.commit(id, token, places)
     return 1
 end
 
--- Give items back. Options: when they are found again, "never", "after" their leases, or "now"; "+" and
--- why the work failed, empty if it did not. Answers: 1, or 0 if the claim was over already.
-function steps.abandon(id, token)
-    local offered, error, counter = ARGV[4], ARGV[5], 'failed'
+-- Give items back. Option: "+" and why the work failed, empty if it did not. The word: when the item is
+-- found again, "never", "after" its lease, or "now". Answers: 1, or 0 if the claim was over already.
+function steps.abandon(id, token, _, offered)
+    local error, counter = ARGV[4], 'failed'
     local found = read(OPEN, id)
     if not found or found.token ~= token then
         return 0

@@ -10,10 +10,10 @@ from bloomlock.filters.claim_session import (
     ClaimOptions,
     ClaimState,
     abandon_many,
-    check_whole,
     commit_many,
 )
 from bloomlock.filters.claims import USUAL_EXPIRED
+from bloomlock.sizing import check_whole
 
 from .connected import AsyncConnectedFilter
 
@@ -321,7 +321,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         Cost: two round trips, one for each shard more without such items.
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        check_whole("limit", limit, claims.MOST_EXPIRED)
+        check_whole("limit", limit, 1, claims.MOST_EXPIRED)
         search = claims.Expired(self._state, options, await self._renewer(), limit)
         found = await self._run(search.find(limit))
         return [AsyncClaim(session, self._run) for session in found]

@@ -11,10 +11,10 @@ from bloomlock.filters.claim_session import (
     ClaimOptions,
     ClaimState,
     abandon_many,
-    check_whole,
     commit_many,
 )
 from bloomlock.filters.claims import USUAL_EXPIRED
+from bloomlock.sizing import check_whole
 
 from .connected import ConnectedFilter
 
@@ -320,7 +320,7 @@ class ClaimableFilter(ConnectedFilter):
         Cost: two round trips, one for each shard more without such items.
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        check_whole("limit", limit, claims.MOST_EXPIRED)
+        check_whole("limit", limit, 1, claims.MOST_EXPIRED)
         search = claims.Expired(self._state, options, self._renewer(), limit)
         found = self._run(search.find(limit))
         return [Claim(session, self._run) for session in found]
