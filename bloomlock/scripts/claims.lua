@@ -88,11 +88,6 @@ local function set_lease(id, until_ms)
     call('ZADD', CLAIMS, integer(until_ms), id)
 end
 
--- Whether a worker has the item; it may, if the end of the lease is missing.
-local function is_live(id, found)
-    return found and found.token ~= '' and (lease_of(id) or math.huge) > now_ms
-end
-
 local counted = {}
 local function count(counter)
     counted[counter] = (counted[counter] or 0) + 1
@@ -103,13 +98,6 @@ local function take_over(token)
     if token ~= '' then
         call('ZREMRANGEBYSCORE', LOST, '-inf', integer(now_ms - LOST_LIFE_MS))
         call('ZADD', LOST, integer(now_ms), token)
-    end
-end
-
-local function forget_failure(id, failure)
-    if failure then
-        call('HDEL', FAILED, id)
-        take_over(failure.token)
     end
 end
 
@@ -278,35 +266,38 @@ function steps.renew(id, token, _, lease_ms)
     return is_own and 1 or 0
 end
 
--- Offer items that failed, or whose claims are over, at once and with no attempts counted. Answers: 1 if a
--- worker has the item, or is given it; 0: it did not fail.
-function steps.retry(id)
+-- "retry": offer items that failed, or whose claims are over, at once and with no attempts counted. "drop":
+-- forget them. Answers: 1; 0: there was none, or a worker has one that was to be dropped.
+local function settle(id, retries)
     local found, failure = read(OPEN, id), read(FAILED, id)
     local record = found or failure
-    if is_live(id, found) or not record then
-        return record and 1 or 0
+    -- A worker may have the item if the end of its lease is missing.
+    local is_live = found and found.token ~= '' and (lease_of(id) or math.huge) > now_ms
+    if is_live or not record then
+        return record and retries and 1 or 0
     end
-    record.attempts = 0
-    record.fence = found and found.fence or next_fence()
-    write(OPEN, id, record, found and found.token or '', '')
-    forget_failure(id, failure)
-    set_lease(id, now_ms)
-    return 1
-end
-
--- Forget items that failed, or whose claims are over. Answers: 1, or 0 if there was none, or a worker has
--- it.
-function steps.drop(id)
-    local found, failure = read(OPEN, id), read(FAILED, id)
-    if is_live(id, found) then
-        return 0
+    if failure then
+        call('HDEL', FAILED, id)
+        take_over(failure.token)
     end
-    forget_failure(id, failure)
-    if found then
+    if retries then
+        record.attempts = 0
+        record.fence = found and found.fence or next_fence()
+        write(OPEN, id, record, found and found.token or '', '')
+        set_lease(id, now_ms)
+    elseif found then
         take_over(found.token)
         finish(id, found, 'expired')
     end
-    return (found or failure) and 1 or 0
+    return 1
+end
+
+function steps.retry(id)
+    return settle(id, true)
+end
+
+function steps.drop(id)
+    return settle(id, false)
 end
 
 local reply = {found_header}
