@@ -1,9 +1,7 @@
 """What a filter of a given size takes: memory, shards, servers, the servers' time. Pure.
 
-Size and shards follow from the formulas that filters are made by. The servers' time follows from
-constants that were measured on one server on the same machine: the suites `single`, `batch`,
-`sizes` and `scale` of docs/reference/figures.md. It grows with the hash functions, and hardly with
-the size.
+The servers' time follows from constants that were measured on one machine: the suites `single`,
+`batch`, `sizes` and `scale` of docs/reference/figures.md. It hardly grows with the size.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from numbers import Real
 from typing import TYPE_CHECKING
 
 from .errors import ConfigurationError
+from .sizing import MAX_CAPACITY, check_whole
 from .spec import RequestedSpec
 
 if TYPE_CHECKING:
@@ -120,14 +119,12 @@ def plan(
     '46.8 bits an item, 224 GiB'
     """
     for name, value in {"server_bytes": server_bytes, "items_per_s": items_per_s}.items():
-        if value is not None and not (_is_a(Real, value) and 0 < value < math.inf):
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < math.inf):
             raise ConfigurationError(
                 f"{name} must be a number greater than 0 or None, not {value!r:.80}"
             )
-    if not (_is_a(int, batch_size) and batch_size > 0):
-        raise ConfigurationError(
-            f"batch_size must be a whole number from 1 on, not {batch_size!r:.80}"
-        )
+    check_whole("batch_size", batch_size, 1, MAX_CAPACITY, "from 1 on")
     described = RequestedSpec.check(
         capacity,
         error_rate,
@@ -178,7 +175,3 @@ def plan(
         servers_for_memory=for_memory,
         servers_for_rate=for_rate,
     )
-
-
-def _is_a(kind: type, value: object) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)

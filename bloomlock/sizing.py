@@ -124,12 +124,13 @@ def check_num_hashes(num_hashes: object, error_rate: float) -> int | None:
 
 
 def check_optimize(optimize: object) -> Optimize | None:
-    for known in get_args(Optimize):
-        if optimize is None or (isinstance(optimize, str) and optimize == known):
-            return known if optimize else None
-    raise ConfigurationError(
-        f"optimize must be 'memory', 'balanced', 'speed' or None, not {optimize!r:.80}"
-    )
+    if optimize is not None and (
+        not isinstance(optimize, str) or optimize not in get_args(Optimize)
+    ):
+        raise ConfigurationError(
+            f"optimize must be 'memory', 'balanced', 'speed' or None, not {optimize!r:.80}"
+        )
+    return cast("Optimize | None", optimize)
 
 
 def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:

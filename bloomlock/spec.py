@@ -57,10 +57,7 @@ class RequestedSpec:
         window: Window | timedelta | float | None = None,
         growth: Growth | None = None,
     ) -> RequestedSpec:
-        """Check every parameter; raises ConfigurationError on the first that is not usable.
-
-        That no filter is so large is known when it is described.
-        """
+        """Check every parameter; that no filter is so large is known when it is described."""
         if growth is not None:
             if native:
                 raise ConfigurationError(
@@ -233,14 +230,10 @@ class DamagedDescriptorError(FilterMismatchError):
 
 
 def encode(descriptor: Descriptor) -> dict[str, str]:
-    """Return the fields of the descriptor's hash.
-
-    >>> spec = RequestedSpec.check(1000, 0.01)
-    >>> encode(spec.describe().with_generation(7, "ready"))["capacity"]
-    '1000'
-    """
-    size, key, growth = descriptor.size, descriptor.key, descriptor.growth
-    fields: dict[str, object] = {
+    size, key = descriptor.size, descriptor.key
+    window, growth = descriptor.window, descriptor.growth
+    slices = ",".join(f"{one.bits}/{one.num_hashes}" for one in descriptor.slices)
+    fields = {
         "format": FORMAT,
         "capacity": descriptor.capacity,
         "error_rate": repr(descriptor.error_rate),
@@ -251,23 +244,16 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         "generation": descriptor.generation,
         "state": descriptor.state,
         "origin": descriptor.origin,
+        "native": 1 if descriptor.native else None,
+        "key": key.written if key else None,
+        "window": f"{window.length_us}/{window.slices}" if window else None,
+        "replaces": ":".join(map(str, descriptor.replaces)) if descriptor.replaces else None,
+        "root": descriptor.root if descriptor.root != descriptor.generation else None,
+        "growth": growth.factor if growth else None,
+        "up_to": growth.up_to if growth else None,
+        "slices": slices if growth else None,
     }
-    if descriptor.native:
-        fields["native"] = 1
-    if key is not None:
-        fields["key"] = key.written
-    if descriptor.window is not None:
-        fields["window"] = f"{descriptor.window.length_us}/{descriptor.window.slices}"
-    if descriptor.replaces is not None:
-        fields["replaces"] = ":".join(map(str, descriptor.replaces))
-    if descriptor.root != descriptor.generation:
-        fields["root"] = descriptor.root
-    if growth is not None:
-        fields["growth"] = growth.factor
-        if growth.up_to is not None:
-            fields["up_to"] = growth.up_to
-        fields["slices"] = ",".join(f"{one.bits}/{one.num_hashes}" for one in descriptor.slices)
-    return {name: str(value) for name, value in fields.items()}
+    return {name: str(value) for name, value in fields.items() if value is not None}
 
 
 def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
