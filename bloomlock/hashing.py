@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Words = npt.NDArray[np.uint64]
 
-DEFAULT_SEED = 0
-
 OFFSETS_PER_SLICE = 2**16
 """Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
 
@@ -111,15 +109,13 @@ class Hasher:
         further: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         self._digest = mmh3_x64_128_digest if key is None else keyed_digest(key)
-        self._keyed = key is not None
         self.shard_bits = shard_bits
         self.num_hashes = num_hashes
         self.shards = shards
         self.seeds = seeds
         self.hashes = (num_hashes, *(hashes for _, _, hashes in further))
         self.places = core.places(shard_bits, num_hashes, shards, seeds) if core else None
-        self.compiled = None if self._keyed else self.places
-        self._steps = tuple(range(1, num_hashes + 1))
+        self.compiled = self.places if key is None else None
         self._words = struct.Struct(f"{num_hashes}Q")
         self._further = [
             (Hasher(bits, hashes, shards, key=key), first - FIRST_BIT)
@@ -143,17 +139,13 @@ class Hasher:
             # neighbouring seeds exchanged; `i` keeps their bits apart.
             offsets = [(half % bits + i) % bits + FIRST_BIT for i, half in enumerate(halves)]
             return (halves[0] * self.shards) >> 64, offsets
-        if self._keyed:
-            h1, h2 = _HALVES.unpack(self._digest(data))
-        else:
-            h1, h2 = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
+        h1, h2 = _HALVES.unpack(self._digest(data))
         x = h1 % bits
         z, y = divmod(h2, bits)
         z %= bits
         offsets = []
-        append = offsets.append
-        for step in self._steps:
-            append(x + FIRST_BIT)
+        for step in range(1, self.num_hashes + 1):
+            offsets.append(x + FIRST_BIT)
             x = (x + y) % bits
             y += z + step
         return (h1 * self.shards) >> 64, offsets
