@@ -173,7 +173,7 @@ class MajoritySteps(LockSteps):
                     seat.counts_from = now + longest_ttl - age_s
             return seat.say(held=is_granted, sent=now)
 
-        return self._ask_open(ballot, question, request.lease_ms)
+        return self._ask_each(ballot, question, is_decided, request.lease_ms / 1000)
 
     def renew(self, hold: Hold, lease_ms: int) -> Core[bool | Exception]:
         """Renew everywhere; True: on a majority, False: none can have it, else not known."""
@@ -188,23 +188,10 @@ class MajoritySteps(LockSteps):
                 raise held
             return seat.say(held=held, sent=sent)
 
-        votes = yield from self._ask_open(hold.ballot, question, lease_ms)
+        votes = yield from self._ask_each(hold.ballot, question, is_decided, lease_ms / 1000)
         # A server that has the token, but no vote yet, may count next time.
         held = agreement(votes, Vote.ABSTAINS)
         return self.no_quorum(votes, hold.ballot, "it was not renewed") if held is None else held
-
-    def _ask_open(
-        self, ballot: Ballot, question: Callable[[Seat], Core[Vote]], lease_ms: int
-    ) -> Core[list[Vote | None]]:
-        until = self._clock() + self.options.server_timeout
-
-        def ask(seat: Seat) -> Core[Vote | None]:
-            # A thread may get its turn when it is too late to ask.
-            if ballot.closed or self._clock() >= until:
-                return None
-            return (yield from question(seat))
-
-        return self._ask_each(ballot, ask, is_decided, lease_ms / 1000)
 
     def give_back(self, hold: Hold) -> Core[bool | None]:
         """Release everywhere; True: a majority had it, False: none can have had it.
@@ -229,9 +216,8 @@ class MajoritySteps(LockSteps):
         def is_enough(votes: Votes) -> bool:
             return not any(w and vote is None for w, vote in zip(waits, votes, strict=True))
 
-        return self._ask_each(
-            ballot, lambda seat: self._release(ballot, seat), is_enough, LINGER_SECONDS
-        )
+        release = partial(self._release, ballot)
+        return self._ask_each(ballot, release, is_enough, LINGER_SECONDS, closes=True)
 
     def _release(self, ballot: Ballot, seat: Seat) -> Core[Vote]:
         """Give back at one server, again and again if it is there but does not answer."""
@@ -287,9 +273,16 @@ class MajoritySteps(LockSteps):
         question: Callable[[Seat], Core[Any]],
         is_enough: Callable[[Votes], bool],
         background_s: float = 0.0,
+        *,
+        closes: bool = False,
     ) -> Core[list[Any]]:
+        until = self._clock() + self.options.server_timeout
+
         def recorded(seat: Seat) -> Core[Any]:
             vote = None
+            # A thread may get its turn when it is too late to ask.
+            if not closes and (ballot.closed or self._clock() >= until):
+                return None
             try:
                 vote = yield from question(seat)
             finally:
@@ -297,13 +290,12 @@ class MajoritySteps(LockSteps):
                 seat.vote = vote
             return vote
 
-        seconds = self.options.server_timeout
         answers = yield FanOut(
             [recorded(seat) for seat in ballot.seats],
             [seat.line for seat in ballot.seats],
-            self._clock() + seconds,
+            until,
             is_enough,
-            max(seconds, background_s),
+            max(self.options.server_timeout, background_s),
         )
         for seat, answer in zip(ballot.seats, answers, strict=True):
             if isinstance(answer, Exception):

@@ -52,9 +52,8 @@ class Reports:
         self._line = Line()
         self._outages: dict[str, Outage] = {}
 
-    def warning(self, what: str, text: str, *arguments: Any, **options: Any) -> None:
-        log = logging.getLogger(f"bloomlock.{what}s").warning
-        self._append(partial(log, text, *arguments, **options))
+    def warning(self, what: str, text: str, *arguments: Any) -> None:
+        self._append(partial(logging.getLogger(f"bloomlock.{what}s").warning, text, *arguments))
 
     def exception(self, what: str, text: str, *arguments: Any) -> None:
         log = logging.getLogger(f"bloomlock.{what}s").error
