@@ -156,14 +156,12 @@ class Behind(NamedTuple):
 
 
 class FanOut(NamedTuple):
-    """Run a core at each server of the runtime, all at once.
+    """Run a core at each server of the runtime, all at once; answered by the list of their results.
 
-    Answered by the list of their results: an exception where one was raised, None where there is
-    no result in time. What is late goes on in the background, and the next core of the same line
-    runs after it.
-
-    When enough is known the rest is waited for as long again: a server that is merely the last
-    one counts, and a silent one costs little.
+    A result is an exception where one was raised, and None where there is none in time. What is
+    late goes on in the background, and the next core of the same line runs after it. When enough is
+    known the rest is waited for as long again: a server that is merely the last one counts, and a
+    silent one costs little.
 
     Attributes:
         cores: One for each server.

@@ -2,7 +2,7 @@
 
 redis-py connects, logs in, encrypts, renews credentials and sets the time-outs. Its layers around
 writing and reading take a sixth of an `add` by one client, and a third in asyncio. What is used
-here and in pools.py beyond its documentation is one function for each thing, and
+here and in connections.py beyond its documentation is one function for each thing, and
 tests/runtime/test_redispy.py holds each to what a real server does with it.
 """
 

@@ -253,7 +253,7 @@ class FaultsContract:
         made = place.make(at=proxy.url, on_unknown=on_unknown)
         made.add("warm")
         proxy.judge = lambda _name, _number: f"-{answer}\r\n".encode()
-        refuses_adds(made, "oading|uthenticat")
+        refuses_adds(made, "oading|wants a password")
         proxy.judge = passing
         has_added_nothing(made)
 

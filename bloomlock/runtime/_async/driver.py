@@ -205,13 +205,18 @@ class AsyncDriver(ABC):
             return await self._ask(step, limit)
         if limit.until <= boot_clock():
             raise out_of_time(sent=False)
-        alone = FanOut((), [limit.line], limit.until, lambda _: False, None)
         call = partial(self._ask, step, limit)
-        (answer,) = await self._background.fan_out([call], alone)
+        answer = await self.call_in_line(limit.line, call, limit.until)
         if answer is None:
             raise out_of_time(sent=True)
         if isinstance(answer, Exception):
             raise answer
+        return answer
+
+    async def call_in_line(self, line: list[Any], call: Callable[[], Any], until: float) -> Any:
+        """Return the answer of a call or its exception; None if it goes on after some time."""
+        alone = FanOut((), [line], until, lambda _: False, None)
+        (answer,) = await self._background.fan_out([call], alone)
         return answer
 
     async def _ask(self, step: Asking, limit: Limit) -> Any:

@@ -57,10 +57,9 @@ class AsyncScope:
                 calls = [partial(run, core) for run, core in zip(runs, step.cores, strict=True)]
                 return await runtime._background.fan_out(calls, step)
             case Behind():
-                until = boot_clock() + step.seconds
-                alone = FanOut((), [step.line], until, lambda _: False, None)
                 call = partial(runtime.run, step.core)
-                (answer,) = await runtime._background.fan_out([call], alone)
+                until = boot_clock() + step.seconds
+                answer = await runtime.call_in_line(step.line, call, until)
                 if isinstance(answer, Exception):
                     text = "failed to release a lock or claim; it expires by itself"
                     logger.error(text, exc_info=answer)
