@@ -182,7 +182,7 @@ def test_sentinels_name_the_server(
 
 
 def test_the_page_lists_the_settings() -> None:
-    page = (ROOT / "docs" / "scrapy.md").read_text()
+    page = (ROOT / "docs" / "reference" / "settings-and-stats.md").read_text()
     listed = re.findall(r"^\| `(BLOOMLOCK_[A-Z_]+)` \|", page, re.MULTILINE)
     assert sorted(listed) == sorted(KNOWN)
 
