@@ -43,7 +43,7 @@ def encode_item(item: object) -> bytes:
         return item
     if isinstance(item, str):
         try:
-            return item.encode()
+            return str.encode(item)  # a subclass may have another
         except UnicodeEncodeError as error:
             raise ConfigurationError(
                 f"item {item[:80]!r} has a lone surrogate and no UTF-8 form; pass bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 import redis.asyncio
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from .connections import Source, Taken
 
+_ONE_MOVES = threading.Lock()
 CANCELLED_SECONDS = 0.5
 """How long a cancelled request waits for its reply at most."""
 MOST_AT_ONCE = 16
@@ -59,7 +61,7 @@ class Tasks(AsyncDriver):
 
     async def close_client(self) -> None:
         """Close the client, on whatever loop it was used last."""
-        await self._be_on_running_loop()
+        await self.be_on_running_loop()
         await close_async_client(self.client)
 
     async def end_background(self, seconds: float) -> None:
@@ -77,27 +79,28 @@ class Tasks(AsyncDriver):
     def unsubscribe(self, hub: Hub) -> None:
         hub.part()
 
-    async def _be_on_running_loop(self) -> None:
+    async def be_on_running_loop(self) -> None:
         """Close the client's connections if they belong to a loop that no longer runs.
 
         Connections are bound to the loop they were made on; the client makes new ones.
         """
         loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._loop is not None and self._loop.is_running():
-            # Its connections would be read by two loops at once.
-            raise ConfigurationError(
-                "client must be used by one event loop at a time, and another one that uses it is "
-                "running; make a filter or lock with a client of its own for each loop"
-            )
-        if self._loop is not None:
-            if self._moving is None or self._moving.get_loop() is not loop:
-                self._moving = loop.create_task(self._disconnect())
-            # No caller takes a connection before it is done, even if its first caller is gone.
-            await asyncio.shield(self._moving)
         if self._loop is not loop:
-            self._loop, self._moving, self._bounds = loop, None, {}
+            with _ONE_MOVES:
+                if self._loop is not None and self._loop.is_running():
+                    # Its connections would be read by two loops at once.
+                    raise ConfigurationError(
+                        "client must be used by one event loop at a time, and another one that "
+                        "uses it is running; make a filter or lock with a client of its own for "
+                        "each loop"
+                    )
+                is_first, self._loop, self._bounds = self._loop is None, loop, {}
+                self._moving = None if is_first else loop.create_task(self._disconnect())
+        if (moving := self._moving) is not None:
+            # No caller takes a connection before it is done, even if its first caller is gone.
+            await asyncio.shield(moving)
+            if self._moving is moving:
+                self._moving = None
 
     async def _disconnect(self) -> None:
         with contextlib.suppress(RuntimeError, RedisError, OSError):

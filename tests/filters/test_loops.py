@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis.asyncio
 
-from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter
 from bloomlock.errors import ConfigurationError
 
 # Connections of a loop that has ended can only be closed by the garbage collection.
@@ -83,3 +83,25 @@ def test_two_loops_at_once_are_refused_in_one_sentence(valkey):
             over.set()
         assert answer.result()
     assert asyncio.run(made.add("c"))
+
+
+@pytest.mark.usefixtures("r")
+def test_a_lock_that_another_loop_is_refused_goes_on(valkey):
+    lock = AsyncLock("x", valkey)
+    begun, over = threading.Event(), threading.Event()
+
+    async def first():
+        for _ in range(2):
+            async with lock:
+                begun.set()
+                await asyncio.to_thread(over.wait)
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(asyncio.run, first())
+        begun.wait()
+        try:
+            with pytest.raises(ConfigurationError, match="one event loop at a time"):
+                asyncio.run(lock.acquire())
+        finally:
+            over.set()
+        done.result()

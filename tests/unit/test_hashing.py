@@ -145,3 +145,14 @@ def test_the_index_of_a_bad_item_is_named(others):
         encode_items([*(others * 4)[:2], 7], first=10)
     with pytest.raises(ConfigurationError, match=r"items\[12\]: .*surrogate"):
         encode_items([*(others * 4)[:2], "\ud800"], first=10)
+
+
+def test_a_subclass_of_str_is_its_text():
+    class Path(str):
+        __slots__ = ()
+
+        def encode(self):
+            return b"another"
+
+    assert encode_item(Path("a")) == b"a"
+    assert encode_items([Path("a"), "b"]) == [b"a", b"b"]

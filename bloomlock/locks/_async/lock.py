@@ -135,6 +135,9 @@ class AsyncLock(LockBase):
                     text = "the server did not answer within the time limit"
                     raise RedisTimeoutError(text) from None
             if self._loop is not (loop := asyncio.get_running_loop()):
+                # It raises while another loop is at work, whose watchdog stays that of the lock.
+                for each in self._runtime.members:
+                    await each.be_on_running_loop()
                 self._loop = loop
                 self._session.attach(self._runtime, watchdog_of_loop())
 

@@ -124,7 +124,7 @@ class AsyncDriver(ABC):
     if True:  # ASYNC
 
         @abstractmethod
-        async def _be_on_running_loop(self) -> None:
+        async def be_on_running_loop(self) -> None:
             """Let the client's connections be those of the running loop."""
 
     @property
@@ -333,7 +333,7 @@ class AsyncDriver(ABC):
     async def source_of(self, key: str) -> Source:
         """Return what connections for a key come from; ConnectionLost where no server has it."""
         if True:  # ASYNC
-            await self._be_on_running_loop()
+            await self.be_on_running_loop()
         if self._cluster is None:
             return self.client.connection_pool
         try:
