@@ -7,7 +7,7 @@ from typing import Any
 
 from griffe import Extension, Object
 
-EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
+EXAMPLE = re.compile(r"^( *)>>> .*(?:\n.+)*", re.MULTILINE)
 """From its first line to the next empty one."""
 
 
@@ -18,4 +18,4 @@ class Examples(Extension):
         """Change the docstring of an object that was found."""
         if obj.docstring is not None:
             text = obj.docstring.value
-            obj.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", text)
+            obj.docstring.value = EXAMPLE.sub(r"\1```pycon\n\g<0>\n\1```", text)
