@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis.asyncio
+from lock_tools import queue_of
+from servers import wait_until
 
-from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter
+from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock
 from bloomlock.errors import ConfigurationError
 
 # Connections of a loop that has ended can only be closed by the garbage collection.
@@ -85,23 +87,21 @@ def test_two_loops_at_once_are_refused_in_one_sentence(valkey):
     assert asyncio.run(made.add("c"))
 
 
-@pytest.mark.usefixtures("r")
-def test_a_lock_that_another_loop_is_refused_goes_on(valkey):
-    lock = AsyncLock("x", valkey)
-    begun, over = threading.Event(), threading.Event()
+def test_a_lock_that_another_loop_is_refused_is_still_waited_for(r, valkey):
+    """The watchdog of the loop that ended would renew it, had the refused one become its own."""
+    lock, holder = AsyncLock("x", valkey), Lock("x", r)
 
-    async def first():
-        for _ in range(2):
-            async with lock:
-                begun.set()
-                await asyncio.to_thread(over.wait)
+    async def take():
+        async with lock:
+            return lock.remaining() > 0
 
+    holder.acquire()
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(asyncio.run, first())
-        begun.wait()
+        taken = pool.submit(asyncio.run, take())
         try:
+            wait_until(lambda: queue_of(r, holder) == 1)
             with pytest.raises(ConfigurationError, match="one event loop at a time"):
                 asyncio.run(lock.acquire())
         finally:
-            over.set()
-        done.result()
+            holder.release()
+        assert taken.result()
