@@ -192,6 +192,10 @@ class Elsewhere(NamedTuple):
     core: Generator[Any, Any, Any]
 
 
+class IsCluster(NamedTuple):
+    """Answered by whether keys lie on several servers, of which some may be down."""
+
+
 class Within(NamedTuple):
     """Carry out a core inside a context manager; answered by its result."""
 
@@ -211,7 +215,16 @@ SHORTEST_GRACE_S = 0.002
 Asking: TypeAlias = Request | Pipeline | Transaction | Parallel
 """A step that servers answer."""
 Effect: TypeAlias = (
-    Pause | Subscribe | NextMessage | Clock | Behind | FanOut | Elsewhere | Within | Call
+    Pause
+    | Subscribe
+    | NextMessage
+    | Clock
+    | Behind
+    | FanOut
+    | Elsewhere
+    | IsCluster
+    | Within
+    | Call
 )
 Step: TypeAlias = Asking | Limit | Effect
 Core: TypeAlias = Generator[Step, Any, T]

@@ -33,6 +33,7 @@ from bloomlock.commands import EXEC, MULTI, UNWATCH
 from bloomlock.effects import (
     Clock,
     ConnectionLost,
+    IsCluster,
     Parallel,
     Pause,
     Pipeline,
@@ -360,6 +361,8 @@ class _Client:
             return self._execute(step.commands) if is_info else step
         if isinstance(step, Clock):
             return lambda: 0.0
+        if isinstance(step, IsCluster):
+            return False
         assert isinstance(step, Pause), f"the explorer has no answer to {step}"
         # No more is known of the memory.
         return None

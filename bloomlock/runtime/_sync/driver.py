@@ -84,6 +84,7 @@ class Driver(ABC):
         self.client = client
         self._cluster: Any = client if isinstance(client, cluster.CLUSTERS) else None
         self._members = members
+        self.is_cluster = self._cluster is not None
         pool = connections.own_pool(client)
         self._kept = Kept(pool)
         self._read_reply = redispy.reply_reader(pool)

@@ -13,6 +13,7 @@ from bloomlock.effects import (
     Clock,
     Elsewhere,
     FanOut,
+    IsCluster,
     NextMessage,
     Pause,
     Subscribe,
@@ -45,6 +46,8 @@ class Scope:
                 return sleep(step.seconds)
             case Clock():
                 return boot_clock
+            case IsCluster():
+                return runtime.is_cluster
             case Subscribe():
                 self._subscription = self._subscription or runtime.subscribe(step)
                 return self._subscription.channel if self._subscription else b""
