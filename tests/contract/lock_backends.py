@@ -35,8 +35,8 @@ REFUSES: dict[str, dict[str, str]] = {
         "queue": "",
         "order": "",
         "token": "token must be None for a Redlock",
-        "replicas": "a Redlock has no parameter 'replicas'",
-        "quiet": "a Redlock has no parameter 'raise_on_release_error'",
+        "replicas": "Redlock has no parameter 'replicas'",
+        "quiet": "Redlock has no parameter 'raise_on_release_error'",
     },
 }
 """By kind what it refuses, and with which sentence; empty: there is no such thing.

@@ -226,7 +226,9 @@ WORLDS = [
     ("shape", "one", "other", "faults", "ends"),
     [
         *(({}, *world) for world in WORLDS),
-        ({"on_full": "grow"}, ONCE, ["claim", "give back"], 0, 1),
+        pytest.param(
+            {"on_full": "grow"}, ONCE, ["claim", "give back"], 0, 1, marks=pytest.mark.long
+        ),
     ],
     ids=str,
 )

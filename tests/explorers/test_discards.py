@@ -107,7 +107,7 @@ def test_three_clients_in_every_order(make_world, stage):
 @pytest.mark.parametrize(
     ("stage", "programs", "faults"),
     [
-        ("absent", (["add"], ["grow"]), 0),
+        pytest.param("absent", (["add"], ["grow"]), 0, marks=pytest.mark.long),
         ("there", (["discard"], ["grow"]), 1),
         ("again", (["add"], ["grow"]), 0),
     ],

@@ -103,7 +103,7 @@ def test_tampering_is_refused_and_can_be_deleted(r, tampered):
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=20,
+    max_examples=10,
 )
 @given(
     st.dictionaries(

@@ -6,8 +6,7 @@ import contextlib
 import random
 
 import pytest
-import redis
-from exports import GONE, ITEMS, WAYS, Pipe, filled, small_parts
+from exports import GONE, ITEMS, Pipe, filled, small_parts
 from proxy import HANDSHAKE, Proxy
 from stepped import Crash, Stepped, crash
 
@@ -19,7 +18,6 @@ from bloomlock.errors import (
     FilterLostError,
     FilterNotFoundError,
 )
-from bloomlock.server import PrivateServer
 
 THEIRS = [f"theirs {number}" for number in range(600)]
 
@@ -290,28 +288,3 @@ def test_a_foreign_or_newer_file_is_refused(r, path, data, said):
         with pytest.raises(ConfigurationError, match=said):
             BloomFilter.import_file("y", source, client=r)
     assert not r.keys()
-
-
-def change_a_bit(client):
-    key = min(key for key in client.keys("*:prepared:*") if not key.endswith(b":discarded"))
-    client.setbit(key, 5_001, 1 - client.getbit(key, 5_001))
-
-
-def change_what_was_discarded(client):
-    table = min(client.keys("*:prepared:*:discarded"))
-    client.srem(table, max(client.smembers(table), key=len))
-
-
-@pytest.mark.parametrize("change", [change_a_bit, change_what_was_discarded])
-def test_a_copy_that_is_not_what_was_written_is_refused(r, change):
-    made = filled(r, "discards")
-    with PrivateServer() as server, redis.Redis.from_url(server.url) as other:
-
-        def spoil(done, whole):
-            if 2 * done == whole:
-                change(other)
-
-        with pytest.raises(BloomlockError, match="are not what was written"):
-            made.copy_to(other, progress=spoil)
-        assert not other.keys()
-        assert WAYS["copy_to"](made, other, None).exists_many(ITEMS) == [True] * 600

@@ -138,7 +138,7 @@ numbers = st.lists(st.integers(0, 12_000), max_size=60)
 
 @pytest.mark.thorough
 @needs_core
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(
     st.sampled_from(SHAPES),
     st.lists(st.tuples(st.sampled_from(["add_many", "add", "exists_many"]), numbers)),
