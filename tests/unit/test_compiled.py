@@ -329,6 +329,7 @@ def test_an_environment_variable_leaves_it_out():
         assert run(code, BLOOMLOCK_PURE="0").stdout == "compiled\n"
 
 
+@pytest.mark.thorough
 def test_a_core_of_another_version_is_refused():
     code = (
         "import sys, types; other = types.ModuleType('x'); other.VERSION = '0.0.9'; "
@@ -347,6 +348,7 @@ COMPILER = shutil.which("gcc") or shutil.which("clang")
 INCLUDE = sysconfig.get_paths()["include"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     COMPILER is None or not Path(INCLUDE, "Python.h").exists(), reason="no C compiler"
 )

@@ -40,6 +40,7 @@ def test_the_package_alone_imports_nothing_else():
     assert not found & {"asyncio", "numpy", "redis", "mmh3", "click", "rich"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pure", ["0", "1"])
 def test_adding_one_item_imports_no_numpy(r, valkey, pure):
     code = (
