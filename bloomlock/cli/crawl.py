@@ -126,17 +126,17 @@ def _telling() -> Iterator[Callable[[Report | str], object]]:
         from rich.live import Live  # noqa: PLC0415
 
         with Live(console=Console(stderr=True), transient=True, refresh_per_second=5) as live:
-            yield lambda told: live.update(told if isinstance(told, str) else _view(told))
+            yield lambda report: live.update(report if isinstance(report, str) else _view(report))
         return
-    said_at = 0.0
+    shown_at = 0.0
 
-    def say(told: Report | str) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= _SILENT_S:
-            said_at = time.monotonic()
-            click.echo(told if isinstance(told, str) else _line(told), err=True)
+    def show(report: Report | str) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= _SILENT_S:
+            shown_at = time.monotonic()
+            click.echo(report if isinstance(report, str) else _line(report), err=True)
 
-    yield say
+    yield show
 
 
 def _view(report: Report) -> Table:

@@ -355,8 +355,8 @@ def abandon_many(
     if offer is not None:
         check_flag("offer", offer)
     pending = _take_from_watchdog(sessions, {"given back", "lost", "unknown"})
-    told = None if offer is None else NOW if offer else NEVER
-    rows = [one.row._replace(data=None, word=told or one.offered) for one in pending]
+    offered = None if offer is None else NOW if offer else NEVER
+    rows = [one.row._replace(data=None, word=offered or one.offered) for one in pending]
     yield from ask_claims("abandon", rows, [text])
     for session in pending:
         session.ended = "given back"
