@@ -18,6 +18,7 @@ from scrapy.utils.misc import load_object
 
 from bloomlock.errors import BloomlockError, ConfigurationError, ServerError
 from bloomlock.server import explained, find_address
+from scrapy_ext import engine
 from scrapy_ext.settings import CrawlSettings
 
 if TYPE_CHECKING:
@@ -56,10 +57,8 @@ def opening(crawler: Crawler, what: str) -> Iterator[tuple[CrawlSettings, Any]]:
                 f"the {what} cannot be used ({type(error).__name__}: {error}), and the crawl does "
                 "not start without it"
             )
-        logger.critical("%s", refusal)
-        # Older versions of Scrapy, 2.14 is one, end with exit status 0 if there is a spider.
-        crawler.spider = None
-        raise refusal from None
+        engine.refuse(crawler, refusal)
+        raise refusal.with_traceback(None) from None
 
 
 def redis_client(settings: BaseSettings, timeout: float) -> Any:

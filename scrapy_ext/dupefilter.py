@@ -14,6 +14,7 @@ from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock import NearCache
 from bloomlock.errors import ConfigurationError
+from scrapy_ext import engine
 from scrapy_ext.connection import opening
 from scrapy_ext.fingerprints import Fingerprints
 from scrapy_ext.guard import Guard
@@ -81,12 +82,13 @@ class BloomDupeFilter(BaseDupeFilter):
         Raises:
             ConfigurationError: Always; it says what to set.
         """
-        del spider
-        raise ConfigurationError(
+        refusal = ConfigurationError(
             "scrapy_ext.BloomDupeFilter serves Scrapy's own scheduler. In place of that of "
             'scrapy-redis set SCHEDULER = "scrapy_ext.Scheduler", or the add-on: '
             'ADDONS = {"scrapy_ext.BloomlockAddon": 500}'
         )
+        engine.refuse(spider.crawler, refusal)
+        raise refusal
 
     def open(self) -> None:
         """Read the settings, then create the filter in the server or attach to it.

@@ -6,6 +6,9 @@ all versions from 2.14 on; `check` finds out before the crawl starts.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import scrapy
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
+logger = logging.getLogger("bloomlock.scrapy")
+
 
 def check(crawler: Crawler) -> None:
     """Raise ConfigurationError if this version of Scrapy has an engine of another form."""
@@ -27,6 +32,20 @@ def check(crawler: Crawler) -> None:
                 f"scrapy_ext.Scheduler cannot be used with Scrapy {scrapy.__version__}: its "
                 f"engine has no _slot.{name}, which tells when a request is done"
             )
+
+
+def refuse(crawler: Crawler, error: Exception) -> None:
+    """Log why a crawl cannot start, so that this sentence is all; the caller raises the error."""
+    logger.critical("%s", error)
+    # Scrapy would close what it has not opened, and log what that raises. And older versions, 2.14
+    # is one, end with exit status 0 if there is a spider.
+    crawler.spider = None
+    if crawler.engine is not None:
+        crawler.engine.spider = None
+    # The task of the crawl logs an error that nobody asks it for.
+    with suppress(RuntimeError):
+        if (task := asyncio.current_task()) is not None:
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 def in_progress(crawler: Crawler) -> Collection[Request]:

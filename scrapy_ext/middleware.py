@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import aclosing
-from inspect import isasyncgenfunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from scrapy import Request, signals
 from scrapy.exceptions import IgnoreRequest
@@ -18,7 +17,6 @@ from bloomlock.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
@@ -64,12 +62,8 @@ class BatchingMiddleware:
             async for output in result:
                 yield output
             return
-        # A generator without outputs may be that of a list which is empty today; another callback
-        # has done all by itself.
-        gives_nothing_back = not _is_generator(page, self._crawler.spider)
         async with aclosing(_in_batches(result)) as batches:
             async for outputs in batches:
-                gives_nothing_back = False
                 requests = [output for output in outputs if isinstance(output, Request)]
                 if len(requests) < len(outputs):
                     checker.gave_item(page)
@@ -82,8 +76,6 @@ class BatchingMiddleware:
                         self._crawler.signals.send_catch_log(
                             signals.request_dropped, request=output, spider=self._crawler.spider
                         )
-        if gives_nothing_back:
-            checker.gave_item(page)
 
 
 class DownloadMiddleware:
@@ -143,18 +135,7 @@ def attach(crawler: Crawler, queue: Scheduler, *, persist: bool) -> None:
         logger.warning("%s", sentence)
 
 
-def _is_generator(page: Request, spider: Spider | None) -> bool:
-    callback = page.callback or getattr(spider, "parse", None)
-    return isgeneratorfunction(callback) or isasyncgenfunction(callback)
-
-
-class _End(NamedTuple):
-    """Comes after the outputs of a callback."""
-
-    error: Exception | None
-
-
-class _Signal:
+class _Bell:
     """Lets one task wait for another."""
 
     _waiting: Deferred[None] | None = None
@@ -163,16 +144,11 @@ class _Signal:
         self._waiting = Deferred()
         await maybe_deferred_to_future(self._waiting)
 
-    def send(self) -> None:
+    def ring(self) -> None:
         """Let the other go on when this one waits."""
         if self._waiting is not None:
-            call_later(0, _fire, self._waiting)
+            call_later(0, self._waiting.callback, None)
             self._waiting = None
-
-
-def _fire(waiting: Deferred[None]) -> None:
-    if not waiting.called:
-        waiting.callback(None)
 
 
 async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
@@ -182,36 +158,36 @@ async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
     outputs before it.
     """
     outputs: list[Any] = []
-    news, room = _Signal(), _Signal()
+    errors: list[Exception] = []
+    news, room = _Bell(), _Bell()
+    is_over = False
 
     async def read() -> None:
-        end = _End(None)
+        nonlocal is_over
         try:
             async for output in source:
                 outputs.append(output)
-                news.send()
+                news.ring()
                 if len(outputs) >= MOST_OUTPUTS:
                     await room.wait()
         except Exception as error:  # noqa: BLE001 - it is raised below
-            end = _End(error)
+            errors.append(error)
         finally:
-            outputs.append(end)
-            news.send()
+            is_over = True
+            news.ring()
 
     task = deferred_from_coro(read())
     # One that is stopped fails by that.
     task.addErrback(lambda _: None)
-    end: _End | None = None
     try:
-        while end is None:
-            if not outputs:
-                await news.wait()
-            batch, outputs[:] = [*outputs], []
-            room.send()
-            end = batch.pop() if isinstance(batch[-1], _End) else None
-            if batch:
+        while outputs or not is_over:
+            if outputs:
+                batch, outputs[:] = [*outputs], []
+                room.ring()
                 yield batch
-        if end.error is not None:
-            raise end.error
+            else:
+                await news.wait()
+        for error in errors:
+            raise error
     finally:
         task.cancel()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.misc import load_object
@@ -14,43 +15,30 @@ from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
 
+T = TypeVar("T")
+
 _PREFIX = "BLOOMLOCK_"
 _NAMES = (
-    "URL",
-    "NAME",
-    "CAPACITY",
-    "ERROR_RATE",
-    "WINDOW",
-    "PERSIST",
-    "RESUME",
-    "RETRIES",
-    "PACE",
-    "ON_OUTAGE",
-    "LEASE",
-    "FILTER",
-    "PICKLE",
+    *("URL", "NAME", "CAPACITY", "ERROR_RATE", "WINDOW", "PERSIST", "RESUME", "RETRIES", "PACE"),
+    *("ON_OUTAGE", "LEASE", "FILTER", "PICKLE"),
 )
 KNOWN = tuple(_PREFIX + name for name in _NAMES)
-FILTER_OPTIONS = ("strategy", "key", "seeds", "num_hashes", "optimize", "on_full", "timeout")
-"""What BLOOMLOCK_FILTER may have: parameters of BloomFilter, and the time-out of the client."""
+_FILTER_OPTIONS = ("strategy", "key", "seeds", "num_hashes", "optimize", "on_full", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
 class CrawlSettings:
     """What the project's settings say; docs/reference/settings-and-stats.md explains each.
 
-    Attributes:
-        name: BLOOMLOCK_NAME, filled with attributes of the spider.
-        is_named: Whether the project has set it.
-        fifo: Whether SCHEDULER_MEMORY_QUEUE is one of Scrapy's first-in-first-out queues.
-        options: BLOOMLOCK_FILTER without `timeout`.
+    `fifo` is whether SCHEDULER_MEMORY_QUEUE is one of Scrapy's first-in-first-out queues, `options`
+    BLOOMLOCK_FILTER without `timeout`.
     """
 
     name: str
@@ -87,26 +75,52 @@ class CrawlSettings:
             ConfigurationError: A value is not allowed; the sentence names it.
         """
         settings = crawler.settings
+
+        def read(name: str, default: Any, allowed: str, convert: Callable[[Any], T]) -> T:
+            key = _PREFIX + name
+            return _checked(key, settings.get(key, default), allowed, convert)
+
+        def flag(key: str, *, default: bool) -> bool:
+            allowed = "are True and False"
+            return _checked(
+                key, settings.get(key), allowed, lambda _: settings.getbool(key, default)
+            )
+
+        def choice(name: str, *allowed: str) -> str:
+            words = f"are {', '.join(map(repr, allowed))}"
+            return read(name, allowed[0], words, lambda word: allowed[allowed.index(word)])
+
         name, window = settings.get("BLOOMLOCK_NAME"), settings.get("BLOOMLOCK_WINDOW")
-        options = _options(settings)
+        above_0 = "is a number above 0"
+        options = read("FILTER", {}, "is a dict", lambda _: settings.getdict("BLOOMLOCK_FILTER"))
+        for option in options:
+            if option not in _FILTER_OPTIONS:
+                raise ConfigurationError(
+                    f"BLOOMLOCK_FILTER has {option!r}; allowed are {', '.join(_FILTER_OPTIONS)}."
+                )
+        timeout = options.pop("timeout", 1.0)
+        # What scrapy-redis calls it.
+        flushes = flag("SCHEDULER_FLUSH_ON_START", default=False)
         return cls(
             name=_filled("%(name)s" if name is None else name, crawler.spider or crawler.spidercls),
             is_named=name is not None,
-            capacity=int(_number(settings, "BLOOMLOCK_CAPACITY", 1_000_000, whole=True)),
-            error_rate=_number(settings, "BLOOMLOCK_ERROR_RATE", 1e-6, below=1.0),
-            window=None if window is None else _number(settings, "BLOOMLOCK_WINDOW", 0.0),
-            persist=_flag(settings, "BLOOMLOCK_PERSIST", default=False),
-            resume=_flag(settings, "BLOOMLOCK_RESUME", default=True)
-            # What scrapy-redis calls it.
-            and not _flag(settings, "SCHEDULER_FLUSH_ON_START", default=False),
-            retries=int(_number(settings, "BLOOMLOCK_RETRIES", 0, whole=True, or_zero=True)),
+            capacity=read(
+                "CAPACITY", 1_000_000, "is a whole number above 0", partial(_whole, least=1)
+            ),
+            error_rate=read(
+                "ERROR_RATE", 1e-6, f"{above_0} and below 1", partial(_number, below=1)
+            ),
+            window=None if window is None else read("WINDOW", None, above_0, _number),
+            persist=flag("BLOOMLOCK_PERSIST", default=False),
+            resume=flag("BLOOMLOCK_RESUME", default=True) and not flushes,
+            retries=read("RETRIES", 0, "is a whole number 0 or more", _whole),
             fifo=issubclass(load_object(settings["SCHEDULER_MEMORY_QUEUE"]), FifoMemoryQueue),
-            pace=_choice(settings, "BLOOMLOCK_PACE", "shared", "process"),
-            on_outage=_choice(settings, "BLOOMLOCK_ON_OUTAGE", "wait", "close"),
-            lease=_number(settings, "BLOOMLOCK_LEASE", 60.0),
-            pickle=_flag(settings, "BLOOMLOCK_PICKLE", default=True),
-            timeout=options.pop("timeout", 1.0),
+            pace=choice("PACE", "shared", "process"),
+            on_outage=choice("ON_OUTAGE", "wait", "close"),
+            lease=read("LEASE", 60.0, above_0, _number),
+            pickle=flag("BLOOMLOCK_PICKLE", default=True),
             options=options,
+            timeout=_checked("timeout in BLOOMLOCK_FILTER", timeout, above_0, _number),
         )
 
 
@@ -144,79 +158,39 @@ class Attributes:
             raise KeyError(name) from None
 
 
-def _filled(template: object, spider: object) -> str:
+def _filled(template: Any, spider: object) -> str:
     """Fill attributes of the spider into the template."""
-    allowed = 'a text in which %(NAME)s stands for an attribute of the spider, "%(name)s" its name'
-    refused = f"BLOOMLOCK_NAME is {template!r}"
-    if not isinstance(template, str) or not template.strip():
-        raise ConfigurationError(f"{refused}; allowed is {allowed}.")
+    why = ""
     try:
-        return template % Attributes(spider)
+        if template.strip():
+            return str(template % Attributes(spider))
     except KeyError as error:
-        raise ConfigurationError(
-            f"{refused}, and the spider has no attribute {error}; allowed is {allowed}."
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"{refused}; allowed is {allowed} (and %% for a percent sign)."
-        ) from error
+        why = f", and the spider has no attribute {error}"
+    except (AttributeError, TypeError, ValueError):
+        pass
+    raise ConfigurationError(
+        f"BLOOMLOCK_NAME is {template!r}{why}; allowed is a text in which %(NAME)s stands for an "
+        'attribute of the spider, "%(name)s" its name (and %% for a percent sign).'
+    )
 
 
-def _options(settings: BaseSettings) -> dict[str, Any]:
-    """Read BLOOMLOCK_FILTER; the library checks the values."""
+def _checked(key: str, value: Any, allowed: str, convert: Callable[[Any], T]) -> T:
     try:
-        options = settings.getdict("BLOOMLOCK_FILTER")
+        return convert(value)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"BLOOMLOCK_FILTER is {settings.get('BLOOMLOCK_FILTER')!r}; allowed is a dict."
-        ) from error
-    for name in options:
-        if name not in FILTER_OPTIONS:
-            raise ConfigurationError(
-                f"BLOOMLOCK_FILTER has {name!r}; allowed are {', '.join(FILTER_OPTIONS)}."
-            )
-    return options
+        raise ConfigurationError(f"{key} is {value!r}; allowed {allowed}.") from error
 
 
-def _number(
-    settings: BaseSettings,
-    key: str,
-    default: float,
-    *,
-    below: float = float("inf"),
-    whole: bool = False,
-    or_zero: bool = False,
-) -> float:
+def _number(value: Any, below: float = float("inf")) -> float:
     """Read a number above 0; the command line's `-s` hands it over as a string."""
-    value = settings.get(key, default)
-    kind = "a whole number" if whole else "a number"
-    bound = "" if below == float("inf") else f" and below {below:g}"
-    least = "0 or more" if or_zero else "above 0"
-    try:
-        number = float(value) if isinstance(value, int | float | str) else -1.0
-    except ValueError:
-        number = -1.0
-    is_in_range = 0 < number < below or (or_zero and number == 0)
-    if isinstance(value, bool) or not is_in_range or (whole and not number.is_integer()):
-        raise ConfigurationError(f"{key} is {value!r}; allowed is {kind} {least}{bound}.")
+    number = float(value)
+    if isinstance(value, bool) or not 0 < number < below:
+        raise ValueError(value)
     return number
 
 
-def _choice(settings: BaseSettings, key: str, *allowed: str) -> str:
-    """Read one of some words; the first is the default."""
-    value = settings.get(key, allowed[0])
-    if value not in allowed:
-        raise ConfigurationError(
-            f"{key} is {value!r}; allowed are {', '.join(map(repr, allowed))}."
-        )
-    return str(value)
-
-
-def _flag(settings: BaseSettings, key: str, *, default: bool) -> bool:
-    """Read a boolean the way Scrapy reads one."""
-    try:
-        return settings.getbool(key, default)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{key} is {settings.get(key)!r}; allowed are True and False."
-        ) from error
+def _whole(value: Any, least: int = 0) -> int:
+    number = float(value)
+    if isinstance(value, bool) or number < least or not number.is_integer():
+        raise ValueError(value)
+    return int(number)

@@ -251,6 +251,43 @@ def test_a_command_that_looks_at_pages_needs_no_server(
         assert result.lines("the filter of the crawls is left alone")
 
 
+ADDON = 'ADDONS={"scrapy_ext.BloomlockAddon": 500}'
+REDIS_SCHEDULER = "SCHEDULER=scrapy_redis.scheduler.Scheduler"
+REFUSED = {
+    "BLOOMLOCK_CAPACITY=0": "BLOOMLOCK_CAPACITY is '0'; allowed is",
+    "BLOOMLOCK_LEASE=soon": "BLOOMLOCK_LEASE is 'soon'; allowed is",
+    "BLOOMLOCK_PACE=slow": "BLOOMLOCK_PACE is 'slow'; allowed are",
+    "BLOOMLOCK_PERSIST=perhaps": "BLOOMLOCK_PERSIST is 'perhaps'; allowed are",
+    "BLOOMLOCK_NAME=%(x)s": "BLOOMLOCK_NAME is '%(x)s', and the spider has no attribute 'x'",
+    "BLOOMLOCK_FILTER={": "BLOOMLOCK_FILTER is '{'; allowed is a dict",
+    'BLOOMLOCK_FILTER={"num_hashes": 65}': "num_hashes must be a whole number",
+    'BLOOMLOCK_FILTER={"timeout": "long"}': "timeout in BLOOMLOCK_FILTER is 'long'",
+    "BLOOMLOCK_URL=http://host": "BLOOMLOCK_URL must be a URL that starts with",
+    f"BLOOMLOCK_URL=redis://{DEAD}": f"BLOOMLOCK_URL: no Redis server can be used at {DEAD}",
+    "JOBDIR=jobs": "JOBDIR has jobs/requests.seen of a crawl without bloomlock",
+}
+
+
+REFUSED_ALONE = {
+    f"BLOOMLOCK_URL=redis://{DEAD}": f"BLOOMLOCK_URL: no Redis server can be used at {DEAD}",
+    REDIS_SCHEDULER: "scrapy_ext.BloomDupeFilter serves Scrapy's own scheduler",
+}
+
+
+@pytest.mark.parametrize(("set_up", "refused"), [(ADDON, REFUSED), (FILTER, REFUSED_ALONE)])
+def test_a_crawl_that_cannot_start_says_why_in_one_line(
+    set_up: str, refused: dict[str, str], project: Path, crawls: Runner, valkey: str
+) -> None:
+    (project / "jobs").mkdir()
+    (project / "jobs" / "requests.seen").write_text("seen")
+    words = ("crawl", "links", "-s", set_up, "-s", "LOG_LEVEL=WARNING", "-s", f"REDIS_URL={valkey}")
+    for setting, sentence in refused.items():
+        done = crawls.command(project, *words, "-s", setting).finish()
+        assert done.log.count("\n") == 1, done.log
+        assert f"[bloomlock.scrapy] CRITICAL: {sentence}" in done.log
+        assert done.code == 1
+
+
 def test_the_filter_alone_outlives_the_crawl_and_says_what_is_lost(
     project: Path, site: Site, crawls: Runner, valkey: str
 ) -> None:
