@@ -26,7 +26,6 @@ _ROUNDS = 8
 
 
 def set_rows(bits: Bytes, rows: Rows) -> None:
-    """Set every bit of every row."""
     for start, stop in _slices(rows):
         index, masks = _split(rows[start:stop])
         _set(bits, index, masks, bits.take(index))

@@ -49,13 +49,11 @@ def encode_opening(num_more: int, *arguments: str | bytes | int) -> bytes:
 
 
 def encode_large(name: str, key: str, large: memoryview, *rest: str | bytes | int) -> Parts:
-    """Return a command whose second argument is large."""
     opening = b"*%d\r\n%b$%d\r\n" % (3 + len(rest), encode_arguments(name, key), len(large))
     return Parts((opening, large, b"\r\n" + encode_arguments(*rest)))
 
 
 def join_commands(commands: Sequence[Command | memoryview]) -> list[bytes | memoryview]:
-    """Return all commands in few parts."""
     joined: list[bytes | memoryview] = []
     small: list[bytes] = []
     for command in commands:

@@ -17,14 +17,11 @@ PURE = "BLOOMLOCK_PURE"
 
 
 class Core(NamedTuple):
-    """What bloomlock/_speed.c offers; see _speed.pyi."""
-
     places: type[_speed.Places]
     bits: type[_speed.Bits]
 
 
 def find_core() -> Core | None:
-    """Return the compiled core; None if it is not there or not wanted."""
     if os.environ.get(PURE, "0") not in {"", "0"}:
         return None
     try:

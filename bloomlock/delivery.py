@@ -83,13 +83,11 @@ def ask(key: str, *commands: bytes) -> Core[Replies]:
 
 
 def elsewhere(run: Callable[[Core[T]], Any], core: Core[T]) -> Core[T]:
-    """Carry out a core over the client of another object, and return its result or raise."""
     answer: T = yield Elsewhere(run, core)
     return answer
 
 
 def check(replies: Replies) -> Replies:
-    """Return the replies, or raise the first that is an error."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply

@@ -57,8 +57,6 @@ def has_discards(header: int) -> bool:
 
 
 class Replaced(NamedTuple):
-    """The generation that another one takes the place of: how many shards, and their header."""
-
     shards: int
     header: int
 

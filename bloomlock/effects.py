@@ -20,21 +20,14 @@ from .commands import Command, Replies
 T = TypeVar("T")
 
 make = tuple.__new__
-"""`make(Request, fields)`: a named tuple of all its fields, without its own function in Python.
-
-For values of which each grant of a lock makes some: functions are what a hand-over costs."""
+"""`make(Request, fields)` calls no function in Python, which is what a hand-over of a lock costs."""
 
 
 class Request(NamedTuple):
-    """Commands for one server, sent at once, answered in order by a list of replies.
+    """Commands for the server of `key`, sent at once; answered by a list of replies.
 
-    An error that the server answers stands in the list as an exception.
-
-    Attributes:
-        key: Any key of the commands; it names the server of a cluster.
-        commands: Each one RESP-encoded command with one reply.
-        room: Where the runtime may receive the replies; strings among them may be views of it.
-        waits: Whether to wait while a cluster moves the slot (TRYAGAIN); else that is the answer.
+    An error that the server answers stands in the list. The runtime may receive replies in `room`,
+    and return views of it. Without `waits` TRYAGAIN is an answer, and else waited for.
     """
 
     key: str
@@ -51,15 +44,9 @@ class Request(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """Commands for one server, sent without waiting for the replies to those before.
+    """Commands like a Request's, in writes of which few have no reply (see parallel.py).
 
-    Few commands have no reply when the next write is made (see parallel.py). Answered as a Request.
-
-    Attributes:
-        key: Any key of the commands.
-        num_replies: How many commands there are.
-        writes: Makes one write after the other; called again for each try.
-        waits: As of a Request.
+    `writes` is called again for each try.
     """
 
     key: str
@@ -71,14 +58,8 @@ class Pipeline(NamedTuple):
 class Transaction(NamedTuple):
     """WATCH, a look, and by what that found a transaction, all on one connection.
 
-    Answered by the result of `decide`, and by the replies from MULTI to EXEC, None if nothing was
-    to be done. Where a cluster refuses a command because its slot moves, nothing was done either,
-    and all begins again.
-
-    Attributes:
-        key: Any key of the commands.
-        looks: The commands of the look; WATCH comes first.
-        decide: Gets the replies; returns a result, and the commands between MULTI and EXEC.
+    `decide` gets the replies to `looks`; it returns a result, and the commands between MULTI and
+    EXEC. Answered by the result and the replies from MULTI to EXEC, None if there was no command.
     """
 
     key: str
@@ -87,26 +68,19 @@ class Transaction(NamedTuple):
 
 
 class Parallel(NamedTuple):
-    """Requests to one server or to several nodes of a cluster, all under way at once.
-
-    What goes to one server is one pipeline. Answered by a list: for each request its replies, or
-    the ConnectionLost that it would have raised by itself.
-    """
+    """Requests to all their servers at once; answered by a list of replies or ConnectionLost."""
 
     requests: Sequence[Request | Pipeline]
 
 
 class Pause(NamedTuple):
-    """Wait before the next step."""
-
     seconds: float
 
 
 class Subscribe(NamedTuple):
     """Receive announcements until the core ends; answered by the channel, b"" if there is none.
 
-    Without `connect` only a connection that is there already is used. `seconds` bounds how long
-    connecting may take; None: as long as the client allows.
+    Without `connect` only a connection that is there already is used.
     """
 
     key: str
@@ -115,7 +89,7 @@ class Subscribe(NamedTuple):
 
 
 class NextMessage(NamedTuple):
-    """Wait for a message whose first word is `addressee`; answered by the message, or by None.
+    """Answered by the next message whose first word is `addressee`.
 
     None means that the time is over, or that messages may have been missed.
     """
@@ -129,14 +103,10 @@ class Clock(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """Wait for the answers to the requests of this core no longer than until some time.
+    """Wait for later answers no longer than `until`, by the clock of Clock.
 
-    A request that has no answer by then is a ConnectionLost by a time-out, though it goes on.
-
-    Attributes:
-        until: By the clock of Clock; None: as long as the client waits.
-        line: A list of one element, None at first: what goes on, for the runtime to keep its order.
-        waits: Whether requests wait while a cluster moves their slot.
+    A request without an answer by then is a ConnectionLost by a time-out, though it goes on. `line`
+    is a list of one element, None at first, by which the runtime keeps the order of what goes on.
     """
 
     until: float | None
@@ -145,10 +115,7 @@ class Limit(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Carry out a core that never raises after what goes on in a line (see Limit), to its end.
-
-    The step itself takes no longer than `seconds`.
-    """
+    """Carry out a core after what goes on in a line (see Limit), to its end; wait `seconds`."""
 
     core: Generator[Any, Any, None]
     line: list[Any]
@@ -159,16 +126,9 @@ class FanOut(NamedTuple):
     """Run a core at each server of the runtime, all at once; answered by the list of their results.
 
     A result is an exception where one was raised, and None where there is none in time. What is
-    late goes on in the background, and the next core of the same line runs after it. When enough is
-    known the rest is waited for as long again: a server that is merely the last one counts, and a
-    silent one costs little.
-
-    Attributes:
-        cores: One for each server.
-        lines: One for each server; see Limit.
-        until: When the wait ends, by the clock of Clock.
-        is_enough: Called with the results so far; True: no more are needed.
-        background_s: Seconds after which a core may be given up in the background too, if any.
+    late goes on in the background, for `background_s` at most, and the next core of the same line
+    runs after it. When `is_enough` says so of the results, the rest is waited for as long again: a
+    server that is merely the last one counts, and a silent one costs little.
     """
 
     cores: Sequence[Generator[Any, Any, Any]]
@@ -178,15 +138,11 @@ class FanOut(NamedTuple):
     background_s: float | None
 
     def end_of_grace(self, began: float, now: float) -> float:
-        """Return until when to wait for the rest after enough is known."""
         return min(self.until, now + (now - began) + SHORTEST_GRACE_S)
 
 
 class Elsewhere(NamedTuple):
-    """Carry out a core over the client of another object; answered by its result.
-
-    What `run` returns is awaited by a runtime of asyncio.
-    """
+    """Carry out a core by `run`, over the client of another object; answered by its result."""
 
     run: Callable[[Generator[Any, Any, Any]], Any]
     core: Generator[Any, Any, Any]
@@ -213,7 +169,6 @@ class Call(NamedTuple):
 NO_LIMIT, NOT_WAITING = Limit(None, []), Limit(None, [], waits=False)
 SHORTEST_GRACE_S = 0.002
 Asking: TypeAlias = Request | Pipeline | Transaction | Parallel
-"""A step that servers answer."""
 Effect: TypeAlias = (
     Pause
     | Subscribe
@@ -231,8 +186,6 @@ Core: TypeAlias = Generator[Step, Any, T]
 
 
 class AnyRuntime(Protocol):
-    """Carries out the steps of cores, for threads or for asyncio."""
-
     @property
     def members(self) -> Sequence[AnyRuntime]:
         """The runtime of each server that a FanOut goes to; itself if there is one server."""
@@ -247,11 +200,8 @@ class AnyRuntime(Protocol):
 class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is an event, not an error
     """A request got no full answer; thrown into the core that yielded it.
 
-    Attributes:
-        cause: redis-py's error.
-        sent: Whether any byte of the request may have reached the server.
-        replies: The replies that did arrive, a prefix of all.
-        written: How many commands may have reached the server, if not all of a request.
+    `sent` says whether any byte may have reached the server, `written` how many commands, if not
+    all; `replies` are those that did arrive.
     """
 
     def __init__(
@@ -269,10 +219,7 @@ _LINKS = 3
 
 
 def shorten_traceback(error: BaseException) -> None:
-    """Let a user see of an error and two causes the frames of the user's code and the last one.
-
-    Between a call and the socket are twenty frames that say nothing about the cause.
-    """
+    """Let a user see of an error and two causes the frames of the user's code and the last one."""
     one: BaseException | None = error
     for number in range(_LINKS):
         if one is None:
@@ -295,4 +242,3 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 Outcome: TypeAlias = Replies | ConnectionLost
-"""What came of one request of several."""

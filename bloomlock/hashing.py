@@ -158,7 +158,6 @@ class Hasher:
         return (int.from_bytes(self._digest(data)[:8], "little") * self.shards) >> 64
 
     def by_shard(self, items: Sequence[bytes]) -> Mapping[int, Sequence[int]]:
-        """Return for each shard the indices of its items."""
         if self.shards == 1 and items:
             return {0: range(len(items))}
         if len(items) > FEW_ITEMS:
@@ -197,7 +196,6 @@ class Hasher:
         return self._shards_of(digests[:, 0]), offsets
 
     def rows(self, items: Sequence[bytes]) -> Words:
-        """Return the offsets of many encoded items, all of one shard: n rows of k."""
         return self.place(self.digests(items))[1]
 
     def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:
@@ -270,7 +268,6 @@ def _modulo(words: Words, divisor: np.uint64) -> Words:
 
 
 def group(numbers: Iterable[int]) -> dict[int, list[int]]:
-    """Return for each number at which indices it stands, in order."""
     found: dict[int, list[int]] = {}
     for index, number in enumerate(numbers):
         found.setdefault(number, []).append(index)
@@ -278,6 +275,5 @@ def group(numbers: Iterable[int]) -> dict[int, list[int]]:
 
 
 def halves(digests: Iterable[bytes]) -> Words:
-    """Return h1 and h2 of each digest, as rows of an array."""
     # The digest is two little-endian words on every machine; the result has the machine's order.
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64, copy=False).reshape(-1, 2)

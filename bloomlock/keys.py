@@ -123,11 +123,6 @@ def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
 
 
 class ClaimKeys(NamedTuple):
-    """The keys of the claims on items of one shard, and of its tombstones, in its slot.
-
-    claims.py says what they hold.
-    """
-
     bits: str
     claims: str
     open: str
@@ -168,13 +163,11 @@ def merge_keys(bits_key: str) -> tuple[str, str]:
 
 
 def meta_pattern(prefix: str) -> str:
-    """Return the SCAN pattern that finds the descriptors of all filters of a prefix."""
     literal = re.sub(r"([\\*?\[\]])", r"\\\1", check_prefix(prefix))
     return f"{literal}{{*}}:meta"
 
 
 def name_of(meta_key: str, prefix: str = DEFAULT_PREFIX) -> str | None:
-    """Return the filter's name from the key of its descriptor, None if it is no such key."""
     match = _META_KEY.fullmatch(meta_key.removeprefix(prefix))
     if match is None:
         return None

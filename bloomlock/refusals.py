@@ -28,10 +28,6 @@ def is_refusal(error: Exception) -> bool:
 
 
 def is_slot_refusal(reply: object) -> bool:
-    """Return whether a cluster refused a command because its slot moves, or is elsewhere.
-
-    Nothing was done then. In a transaction it holds for all of it.
-    """
     return isinstance(reply, _SLOT_REFUSALS)
 
 

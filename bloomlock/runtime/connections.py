@@ -66,7 +66,6 @@ def settings_of(source: Source) -> Mapping[str, Any]:
 
 
 def place_of(client: Any) -> str:
-    """Return what messages call the server of a client, and its database."""
     if (pool := own_pool(client)) is None:
         return "this cluster"
     known = settings_of(pool)
@@ -83,7 +82,6 @@ def max_connections(source: Source, default: int) -> int:
 
 
 def may_keep_one(pool: Source | None) -> bool:
-    """Return whether a connection may be kept out of a pool while nothing is sent."""
     return (
         pool is not None
         and not isinstance(pool, _KEEP_NONE)
@@ -183,7 +181,6 @@ def async_is_open(connection: Connection) -> bool:
 
 
 def is_usable(connection: Connection, used: float) -> bool:
-    """Return whether a connection that was kept since a time may be sent on."""
     if is_marked(connection):
         return False
     try:

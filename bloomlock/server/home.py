@@ -105,7 +105,6 @@ class Home:
             os.close(fd)
 
     def is_alive(self) -> bool:
-        """Return whether a server lives, or is about to be started."""
         try:
             with self.life_file.open("rb") as file:
                 # Shared, so that processes which only look do not take each other for a server.
@@ -160,12 +159,10 @@ def find_home() -> Home:
 
 
 def socket_url(path: Path) -> str:
-    """Write a unix socket's path as a URL, with everything special escaped."""
     return f"unix://{quote(os.fsencode(path))}?db=0"
 
 
 def make_short_temp_dir() -> Path:
-    """Return a new temporary directory that can hold a socket."""
     for base in (Path(tempfile.gettempdir()), _fixed_temp_dir()):
         if _fits_socket(base / "bloomlock-xxxxxxxxxxxx" / _SOCKET_NAME):
             return Path(tempfile.mkdtemp(prefix="bloomlock-", dir=base))

@@ -104,7 +104,6 @@ class AsyncDriver(ABC):
 
     @classmethod
     def over(cls, clients: Sequence[Any]) -> Self:
-        """Return a runtime for cores that ask several servers, by FanOut only."""
         return cls(clients[0], [cls.of(client) for client in clients])
 
     @abstractmethod
@@ -120,20 +119,19 @@ class AsyncDriver(ABC):
     async def _abandon(
         self, taken: Taken, error: BaseException, count: int, replies: Replies
     ) -> None:
-        """Drop a connection after an error, with `count` commands written."""
+        ...
 
     if True:  # ASYNC
 
         @abstractmethod
         async def be_on_running_loop(self) -> None:
-            """Let the client's connections be those of the running loop."""
+            ...
 
     @property
     def members(self) -> Sequence[Self]:
         return self._members or (self,)
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
-        """Return the items in groups, each of which one request may carry."""
         if len(self.members) > 1:
             return [[item] for item in items]
         if self._cluster is None:
@@ -276,7 +274,6 @@ class AsyncDriver(ABC):
     async def ask_all(
         self, requests: Sequence[Request | Pipeline], limit: Limit = NO_LIMIT
     ) -> list[Outcome]:
-        """Send requests to all their servers at once; return what came of each."""
         outcomes: list[Any] = [None] * len(requests)
         turns = [
             self._ask_server(source, requests, indices, outcomes)
@@ -375,7 +372,6 @@ class AsyncDriver(ABC):
             await connections.async_release(taken.source, taken.connection)
 
     async def _drop(self, taken: Taken) -> None:
-        """Close a connection that is in the middle of something, and give it back."""
         try:
             await redispy.async_close_quietly(taken.connection)
         finally:
@@ -425,7 +421,6 @@ class AsyncDriver(ABC):
     async def _exchange_many(
         self, taken: Taken, writes: Iterable[Write], replies: Replies
     ) -> AsyncGenerator[bool, None]:
-        """Send one write after the other and read all replies; see `parallel.writes_of`."""
         connection = taken.connection
         written = before = 0
         try:
