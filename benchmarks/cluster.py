@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from bloomlock.server import PrivateServer
+from benchmarks.private import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ import redis
 from redis.cluster import RedisCluster
 from redis.connection import parse_url as _parse_url
 
-from bloomlock.server import PrivateServer
+from benchmarks.private import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -20,7 +20,7 @@ from .commands import Command, Replies
 T = TypeVar("T")
 
 make = tuple.__new__
-"""`make(Request, fields)` calls no function in Python, which is what a hand-over of a lock costs."""
+"""`make(Request, fields)` calls no function in Python: those are what a lock's hand-over costs."""
 
 
 class Request(NamedTuple):

@@ -2,10 +2,10 @@
 
 The embedded server is one real Valkey for each user: persistent, on a unix socket that only that
 user can reach, started by whichever process needs it first and left running for the others. A
-`PrivateServer` is a throw-away one for tests and scripts.
+`PrivateServer` is a throw-away one for scripts and examples.
 """
 
-from .embedded import ServerStatus, embedded_url, start, status, stop
+from .embedded import ServerStatus, embedded_url, status, stop
 from .private import PrivateServer
 from .process import ProcessGuard
 from .urls import explained, find_address, hide_secret
@@ -18,7 +18,6 @@ __all__ = [
     "explained",
     "find_address",
     "hide_secret",
-    "start",
     "status",
     "stop",
 ]

@@ -1,44 +1,59 @@
-"""The one server that all processes of a user share: find, start, stop and look at it."""
+"""The one server that all processes of a user share: find, start, stop and look at it.
+
+A directory of mode 0700 that belongs to this user is what protects the data: nobody else can put a
+file there, or reach the socket. A directory that another user owns or can write is refused.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
 import os
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.server.home import WAY_OUT, Home, find_home
 from bloomlock.server.process import (
     Answer,
     connect,
+    fits_socket,
     log_size,
     log_tail,
     ping,
     quote_lines,
+    socket_url,
     valkey_binary,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
+HOME_VARIABLE = "BLOOMLOCK_HOME"
+WAY_OUT = f"set {HOME_VARIABLE} to another directory or give the URL of a server"
+
+_START_TIMEOUT = 30.0
 _PING_TIMEOUT = 1.0
 _STATUS_TIMEOUT = 1.0
 # A living server that says nothing for this many seconds is taken to hang.
 _HANG_TIMEOUT = 5.0
+_PAUSE = 0.005
 _LOG_LIMIT = 1 << 20
 _NEARLY_FULL = 1 << 16
+_WRITABLE_BY_OTHERS = 0o022
+_LIFE_NAME = "server.alive"
 
 
 @dataclass(frozen=True)
@@ -74,56 +89,26 @@ class ServerStatus:
     refuses_writes: str | None = None
 
 
-def embedded_url(timeout: float = 30.0) -> str:
-    """Return the URL of the embedded server, which is started if it does not run.
+def embedded_url() -> str:
+    """Start the embedded server if it does not run, and return its URL when it is ready.
 
     Costs one connection and one PING if it runs, some 20-50 ms if it has to be started, and
-    the time it needs to read its data.
-
-    Args:
-        timeout: How long to wait for a server that starts or reads its data, in seconds. One
-            that is up and silent is given up after 5 s.
-
-    Returns:
-        A URL for `redis.Redis.from_url`, `unix:///.../server.sock?db=0`.
+    the time it needs to read its data, 30 s at most.
 
     Raises:
         ServerError: It cannot be started or does not answer; the sentence says why.
-        ConfigurationError: `timeout` is no positive number, or BLOOMLOCK_HOME is not an
-            absolute path.
+        ConfigurationError: BLOOMLOCK_HOME is not an absolute path.
     """
-    start(timeout)
-    return find_home().url
-
-
-def start(timeout: float = 30.0) -> bool:  # noqa: C901 - one loop with its cases
-    """Start the embedded server if it does not run, and wait until it is ready.
-
-    Args:
-        timeout: As for `embedded_url`.
-
-    Returns:
-        True if this call started it, False if it was running.
-
-    Raises:
-        ServerError: As for `embedded_url`.
-        ConfigurationError: As for `embedded_url`.
-    """
-    _check_timeout(timeout)
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + _START_TIMEOUT
     with _home() as home:
         home.prepare()
         log_start: int | None = None
         heard_at, pid = time.monotonic(), home.pid()
-        pause = 0.002
         while True:
-            answer = Answer()
-            if home.has_socket():
-                left = deadline - time.monotonic()
-                answer = ping(home.socket_path, max(0.1, min(_PING_TIMEOUT, left)))
+            answer = ping(home.socket_path, _PING_TIMEOUT) if home.has_socket() else Answer()
             now = time.monotonic()
             if answer.ready:
-                return log_start is not None
+                return home.url
             if answer.text and not answer.busy:
                 raise _unreachable(home, answer)
             if answer.busy or home.pid() != pid:
@@ -133,18 +118,10 @@ def start(timeout: float = 30.0) -> bool:  # noqa: C901 - one loop with its case
                     raise _died(home, log_tail(home.log_file, log_start))
                 log_start = _start_once(home, deadline)
                 heard_at = time.monotonic()
-            elif now >= deadline:
+            elif now >= deadline or (now - heard_at >= _HANG_TIMEOUT and pid is not None):
                 home.refuse_other_host()
                 raise _unreachable(home, answer)
-            elif now - heard_at >= _HANG_TIMEOUT and pid is not None:
-                home.refuse_other_host()
-                if home.has_socket():
-                    raise _unreachable(home, answer)
-                # No client can reach a server whose socket was removed.
-                logger.warning("restarting the embedded server in %s: no socket", home.data_dir)
-                _end(home, pid, deadline)
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
+            time.sleep(_PAUSE)
 
 
 def stop(timeout: float = 10.0) -> bool:
@@ -161,15 +138,18 @@ def stop(timeout: float = 10.0) -> bool:
 
     Raises:
         ServerError: The server cannot be ended, or runs on another host.
-        ConfigurationError: As for `embedded_url`.
+        ConfigurationError: `timeout` is no positive number, or BLOOMLOCK_HOME is not an
+            absolute path.
     """
-    _check_timeout(timeout)
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout < math.inf:
+        raise ConfigurationError(f"timeout is {timeout!r}: it must be a number of seconds above 0")
     with _home() as home:
         home.has_socket()
         if not home.is_alive():
             return False
         home.refuse_other_host()
-        _end(home, None, time.monotonic() + timeout)
+        _end(home, time.monotonic() + timeout)
     logger.info("stopped the embedded server in %s", home.data_dir)
     return True
 
@@ -190,7 +170,8 @@ def status() -> ServerStatus:
             home.refuse_other_host()
             try:
                 with connect(home.socket_path, _STATUS_TIMEOUT) as client:
-                    return _describe(home, client.info())
+                    info = client.info()
+                break
             except ResponseError as error:
                 raise _unreachable(home, Answer(text=str(error))) from error
             except RedisError:
@@ -198,13 +179,138 @@ def status() -> ServerStatus:
             # It may be in the middle of its start or of its end.
             if time.monotonic() >= deadline:
                 raise _unreachable(home, Answer())
-            time.sleep(0.01)
+            time.sleep(_PAUSE)
+        return ServerStatus(
+            running=True,
+            data_dir=home.data_dir,
+            socket_path=home.socket_path,
+            url=home.url,
+            pid=info["process_id"],
+            loading=bool(info["loading"]),
+            version=info.get("valkey_version", info["redis_version"]),
+            uptime=info["uptime_in_seconds"],
+            memory_bytes=info["used_memory"],
+            aof_bytes=info.get("aof_current_size"),
+            keys=sum(value["keys"] for name, value in info.items() if name.startswith("db")),
+            refuses_writes=_why_not_writable(home, info),
+        )
 
 
-def _check_timeout(timeout: float) -> None:
-    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not is_number or not 0 < timeout < math.inf:
-        raise ConfigurationError(f"timeout is {timeout!r}: it must be a number of seconds above 0")
+class Home:
+    """The files of one embedded server.
+
+    The server holds a lock, its life lock, from before its first instruction until after its last:
+    the starter locks a file and hands the open file down. The system gives the lock back when the
+    last process that holds the file open is gone, however it went. So a taken lock means that a
+    server lives on this data, also if it hangs or if its socket was removed, and no second server
+    can ever be started on the same files. A process id alone proves neither.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.socket_path = data_dir / "server.sock"
+        self.url = socket_url(self.socket_path)
+        # The file of the life lock; it holds the name of the server's host.
+        self.life_file = data_dir / _LIFE_NAME
+        # Written by the server, some time after it took the life lock.
+        self.pid_file = data_dir / "server.pid"
+        self.log_file = data_dir / "server.log"
+
+    def pid(self) -> int | None:
+        try:
+            return int(self.pid_file.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def prepare(self) -> None:
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError:
+            pass  # something else, which is refused below
+        except OSError as error:
+            raise ServerError(
+                f"the embedded server's directory {self.data_dir} cannot be created: "
+                f"{error.strerror}; {WAY_OUT}"
+            ) from error
+        _is_private(self.data_dir)
+
+    def has_socket(self) -> bool:
+        """Return whether there is a socket; refuse one that others could have put there."""
+        if not _is_private(self.data_dir):
+            return False
+        found = _lstat(self.socket_path)
+        if found is not None and not stat.S_ISSOCK(found.st_mode):
+            raise ServerError(
+                f"{self.socket_path} is not a socket; move it away so that the embedded server "
+                f"can listen there, or {WAY_OUT}"
+            )
+        return found is not None
+
+    @contextmanager
+    def hold_life_lock(self) -> Iterator[int | None]:
+        """Take the life lock if it is free, and close this process's copy of it in the end.
+
+        A process started inside with the yielded descriptor (`pass_fds`) goes on holding the lock.
+        None is yielded if a server lives, or if another process looks at the lock right now.
+        """
+        fd = os.open(self.life_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+                return
+            os.ftruncate(fd, 0)
+            os.write(fd, socket.gethostname().encode())
+            yield fd
+        finally:
+            os.close(fd)
+
+    def is_alive(self) -> bool:
+        try:
+            with self.life_file.open("rb") as file:
+                # Shared, so that processes which only look do not take each other for a server.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        return False
+
+    def refuse_other_host(self) -> None:
+        # Home directories are shared between machines; sockets and process ids are not.
+        try:
+            host = self.life_file.read_text()
+        except OSError:
+            return
+        if host and host != socket.gethostname():
+            raise ServerError(
+                f"the data directory {self.data_dir} is in use by the embedded server of the host "
+                f"{host}; {WAY_OUT}"
+            )
+
+
+def find_home() -> Home:
+    """Compute the paths of this user's embedded server; touches nothing."""
+    import platformdirs  # noqa: PLC0415 - clients of a server with a URL need none of it
+
+    named = os.environ.get(HOME_VARIABLE)
+    path = Path(named or platformdirs.user_data_dir("bloomlock", appauthor=False))
+    if str(path).startswith("~"):
+        path = path.expanduser()
+    if not path.is_absolute():
+        raise ConfigurationError(
+            f"{HOME_VARIABLE} is {named!r}: it must be an absolute path, so that processes in "
+            f"other directories find the same server"
+        )
+    # Two spellings of one directory have to lead to one socket.
+    home = Home(path.resolve())
+    if not fits_socket(home.socket_path):
+        raise ServerError(
+            f"the data directory {home.data_dir} is too long for a unix socket, or its name is no "
+            f"UTF-8; {WAY_OUT}"
+        )
+    return home
 
 
 @contextmanager
@@ -218,6 +324,47 @@ def _home() -> Iterator[Home]:
             f"the embedded server's directory {home.data_dir} cannot be used: {error.strerror} "
             f"({error.filename or home.life_file}); {log_tail(home.log_file)}; {WAY_OUT}"
         ) from error
+
+
+def _is_private(path: Path) -> bool:
+    """Return whether a directory exists; refuse one that others own or write, close it to them."""
+    found = _lstat(path)
+    if found is None:
+        return False
+    if not stat.S_ISDIR(found.st_mode):
+        raise ServerError(f"{path} is not a directory; move it away, or {WAY_OUT}")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & _WRITABLE_BY_OTHERS:
+        raise ServerError(
+            f"{path} can be written by other users (mode {mode:04o}), who may have put files "
+            f"there; look at what it holds and chmod it to 0700, or {WAY_OUT}"
+        )
+    if mode & 0o077:
+        names = {entry.name for entry in path.iterdir()}
+        if names and _LIFE_NAME not in names:
+            # A directory that has another purpose keeps its mode.
+            raise ServerError(
+                f"{path} is open to other users and holds other files, so the embedded server is "
+                f"not put there; use a directory of its own, or {WAY_OUT}"
+            )
+        path.chmod(0o700)
+    return True
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    """Return what a path is, None if it is nothing; refuse what another user owns."""
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ServerError(f"{path} cannot be read: {error.strerror}; {WAY_OUT}") from error
+    if found.st_uid != os.geteuid():
+        raise ServerError(
+            f"{path} belongs to user {found.st_uid} and this process runs as user "
+            f"{os.geteuid()}, so the embedded server is not used; {WAY_OUT}"
+        )
+    return found
 
 
 def _start_once(home: Home, deadline: float) -> int | None:
@@ -278,13 +425,14 @@ def _spawn(home: Home, life_fd: int, log_start: int, deadline: float) -> None:
         raise _died(home, output or log_tail(home.log_file, log_start))
 
 
-def _end(home: Home, pid: int | None, deadline: float) -> None:
-    """End the server with a process id (None: the one that lives) by SIGTERM, later by SIGKILL."""
+def _end(home: Home, deadline: float) -> None:
+    """End the server by SIGTERM, after half of the time by SIGKILL."""
     half = (time.monotonic() + deadline) / 2
+    pid = home.pid()
     # A server that has just been started has not written its process id yet.
     while pid is None and home.is_alive() and time.monotonic() < deadline:
         pid = home.pid()
-        time.sleep(0.01)
+        time.sleep(_PAUSE)
     for number, until in ((signal.SIGTERM, half), (signal.SIGKILL, deadline)):
         # The id of a server that crashed stands there until the next one is started.
         if pid is not None and home.is_alive() and home.pid() == pid:
@@ -294,37 +442,17 @@ def _end(home: Home, pid: int | None, deadline: float) -> None:
             # Under another id another process has started the next one.
             if not home.is_alive() or home.pid() not in {pid, None}:
                 return
-            time.sleep(0.01)
+            time.sleep(_PAUSE)
     raise ServerError(
         f"the embedded server in {home.data_dir} (pid {pid or 'unknown'}) cannot be ended"
     )
 
 
-def _describe(home: Home, info: dict[str, Any]) -> ServerStatus:
-    return ServerStatus(
-        running=True,
-        data_dir=home.data_dir,
-        socket_path=home.socket_path,
-        url=home.url,
-        pid=info["process_id"],
-        loading=bool(info["loading"]),
-        version=info.get("valkey_version", info["redis_version"]),
-        uptime=info["uptime_in_seconds"],
-        memory_bytes=info["used_memory"],
-        aof_bytes=info.get("aof_current_size"),
-        keys=sum(value["keys"] for name, value in info.items() if name.startswith("db")),
-        refuses_writes=_why_not_writable(home, info),
-    )
-
-
-def _why_not_writable(home: Home, info: dict[str, Any]) -> str | None:
-    if info.get("aof_last_write_status", "ok") != "ok":
-        full = "the disk is full" if _is_disk_full(home) else log_tail(home.log_file)
-        return f"its append-only file in {home.data_dir} cannot be written: {full}"
-    limit = info.get("maxmemory", 0)
-    if 0 < limit < info["used_memory"]:
-        return f"its memory is above its maxmemory, {limit} bytes"
-    return None
+def _why_not_writable(home: Home, info: dict[str, object]) -> str | None:
+    if info.get("aof_last_write_status", "ok") == "ok":
+        return None
+    full = "the disk is full" if _is_disk_full(home) else log_tail(home.log_file)
+    return f"its append-only file in {home.data_dir} cannot be written: {full}"
 
 
 def _died(home: Home, log: str) -> ServerError:

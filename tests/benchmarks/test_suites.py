@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from benchmarks import engine, jobs, page, proxies, results, tables
 from benchmarks.cli import main
 from benchmarks.place import Meter, Place, connect
+from benchmarks.private import PrivateServer
 from benchmarks.suites import SUITES
 from benchmarks.workloads import WARM_UP, items
-from bloomlock.server import PrivateServer
 
 pytestmark = pytest.mark.processes
 ONE, NEW, HALF = "one item in a call", "add: new items", "exists: half of the items seen"

@@ -15,9 +15,9 @@ from claim_tools import settled
 from proxy import deliver
 from servers import require_server, wait_until
 
+from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
 from bloomlock.errors import ClaimError, ClaimLostError, OutcomeUnknownError
-from bloomlock.server import PrivateServer
 
 NEW, SEEN, BUSY, FAILED = ClaimState
 LEASE = 30.0

@@ -11,9 +11,9 @@ import pytest
 from cli_process import PATIENCE
 from servers import wait_until
 
+from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.catalog import list_filters
-from bloomlock.server import PrivateServer
 
 LINES = [f"{number}".encode() for number in range(1000)]
 

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 from servers import with_bloom
 
+from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, Lock, plan
 from bloomlock.catalog import list_filters
-from bloomlock.server import PrivateServer
 
 
 @pytest.fixture

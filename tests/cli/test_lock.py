@@ -12,8 +12,8 @@ import redis
 from cli_process import COMMAND, PATIENCE, answer, children_of, environment, send
 from servers import exists, wait_until
 
+from benchmarks.private import PrivateServer
 from bloomlock import Lock, ReadWriteLock
-from bloomlock.server import PrivateServer
 
 LONG = "3600"
 """Seconds of a lease that no test outlives."""

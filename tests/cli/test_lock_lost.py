@@ -9,7 +9,7 @@ import pytest
 from cli_process import PATIENCE, answer
 from servers import exists, wait_until
 
-from bloomlock.server import PrivateServer
+from benchmarks.private import PrivateServer
 
 LOST = 75
 POLITE = "trap 'echo told; exit 3' TERM; echo on; while :; do sleep 0.1; done"

@@ -10,8 +10,8 @@ import pytest
 import redis
 from cli_process import COMMAND, environment
 
+from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter
-from bloomlock.server import PrivateServer
 
 NOWHERE = "unix:///nowhere/at/all.sock"
 """A server that would be the complaint, were it asked first."""

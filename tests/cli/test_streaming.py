@@ -15,9 +15,9 @@ from cli_process import PATIENCE, answer, send
 from proxy import Proxy
 from servers import wait_until
 
+from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter
-from bloomlock.server import PrivateServer
 
 LINES = [b"https://example.org/some/longer/path/%06d" % i for i in range(30_000)]
 FULL_PIPE = 60_000

@@ -22,10 +22,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import bloomlock
+from benchmarks.private import PrivateServer
 from bloomlock import catalog
 from bloomlock.errors import BloomlockError
 from bloomlock.locks.protocol import waiting
-from bloomlock.server import PrivateServer
 
 OURS = str(Path(bloomlock.__file__).parent)
 MOST_LINKS, MOST_FRAMES = 2, 5

@@ -18,10 +18,10 @@ from redis.retry import Retry
 from servers import require_server
 
 import bloomlock
+from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock, MemoryBloomFilter
 from bloomlock.errors import CapacityError
 from bloomlock.runtime import clients
-from bloomlock.server import PrivateServer
 
 OURS = str(Path(bloomlock.__file__).parent)
 MOST_FRAMES = 5

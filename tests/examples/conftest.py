@@ -16,7 +16,7 @@ import pytest
 import servers
 
 from benchmarks.cluster import low_port
-from bloomlock.server import PrivateServer
+from benchmarks.private import PrivateServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 300

@@ -9,11 +9,11 @@ from moved_clock import stopped_server
 from stepped import Stepped
 from window_clocks import LAST, OVER, SLICE, Clocks
 
+from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, Growth, MemoryBloomFilter
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
 from bloomlock.filters import tombstones
-from bloomlock.server import PrivateServer
 
 
 @pytest.fixture(scope="module")

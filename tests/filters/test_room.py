@@ -9,9 +9,9 @@ import pytest
 import redis
 from servers import wait_until
 
+from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.errors import ConfigurationError
-from bloomlock.server import PrivateServer
 
 MIB = 2**20
 TOO_LARGE = (

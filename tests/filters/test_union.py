@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from stepped import Crash, Stepped, crash
 
+from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.filters import files
-from bloomlock.server import PrivateServer
 from bloomlock.sizing import FIRST_BYTE
 
 WAYS = ("one server", "another database", "another server")

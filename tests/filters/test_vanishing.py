@@ -8,9 +8,9 @@ import pytest
 import redis
 import servers
 
+from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
-from bloomlock.server import PrivateServer
 
 pytestmark = pytest.mark.processes
 WRITERS = 3

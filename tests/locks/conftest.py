@@ -12,7 +12,7 @@ import servers
 from contract.lock_backends import Backend, World
 from hand_clock import HandClock
 
-from bloomlock.server import PrivateServer
+from benchmarks.private import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,9 +21,9 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 from servers import wait_until
 
+from benchmarks.private import PrivateServer
 from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, ReadWriteLock
 from bloomlock.errors import LockLostError
-from bloomlock.server import PrivateServer
 
 NAMES = [f"job {number}" for number in range(12)]
 

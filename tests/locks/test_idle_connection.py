@@ -10,10 +10,10 @@ import redis
 import servers
 from redis.auth.token import SimpleToken
 
+from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, Lock
 from bloomlock.runtime import connections
 from bloomlock.runtime.threads import threads_for
-from bloomlock.server import PrivateServer
 
 TOKEN = SimpleToken("second", (time.time() + 3600) * 1000, time.time() * 1000, {"oid": "rotated"})
 

@@ -10,8 +10,8 @@ import servers
 from contract.lock_backends import TTL, Backend, World
 from servers import wait_until
 
+from benchmarks.private import PrivateServer
 from bloomlock.errors import QuorumError
-from bloomlock.server import PrivateServer
 
 
 @pytest.fixture(scope="module")

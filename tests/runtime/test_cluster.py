@@ -18,13 +18,13 @@ from strategies import STRATEGIES, maker_of
 from turns import Turns, counting
 
 import bloomlock
+from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, BloomFilter, Lock, LockStrategy
 from bloomlock.commands import encode_command
 from bloomlock.effects import Request, Transaction
 from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
 from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
-from bloomlock.server import PrivateServer
 from bloomlock.strategies.lock import UPDATE
 
 

@@ -14,13 +14,13 @@ from proxy import Proxy
 from redis.exceptions import ReadOnlyError
 from servers import wait_until
 
+from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.commands import encode_command
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.runtime import connections, redispy
 from bloomlock.runtime.tasks import Tasks, tasks_for
 from bloomlock.runtime.threads import threads_for
-from bloomlock.server import PrivateServer
 
 PING = encode_command("PING")
 

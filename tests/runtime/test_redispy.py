@@ -27,10 +27,10 @@ from redis.auth.token import SimpleToken
 from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 from servers import wait_until
 
+from benchmarks.private import PrivateServer
 from bloomlock.commands import EXEC, MULTI, encode_command, encode_large, join_commands
 from bloomlock.runtime import cluster as cluster_map
 from bloomlock.runtime import connections, redispy
-from bloomlock.server import PrivateServer
 
 LONG = 60.0
 PING = encode_command("PING")

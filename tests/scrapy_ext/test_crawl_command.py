@@ -22,8 +22,8 @@ import pytest
 from click.testing import CliRunner
 from crawling import PATIENCE
 
+from benchmarks.private import PrivateServer
 from bloomlock.cli.crawl import crawl_command
-from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

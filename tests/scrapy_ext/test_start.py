@@ -15,9 +15,9 @@ import servers
 from asked_filter import AskedFilter, crawler_of
 from scrapy.settings import Settings
 
+from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter
 from bloomlock.errors import BloomlockError, ConfigurationError
-from bloomlock.server import PrivateServer
 from scrapy_ext import BloomDupeFilter
 from scrapy_ext.connection import redis_client
 from scrapy_ext.settings import KNOWN

@@ -29,7 +29,7 @@ def test_status_and_stop(run, home, monkeypatch):
     url = f"unix://{home}/server.sock?db=0"
     assert run("status") == (3, f"not running, data in {home}\n")
     assert not home.exists()
-    server.start()
+    server.embedded_url()
     redis.Redis.from_url(url).set("key", 1)
     status, shown = run("status")
     assert re.fullmatch(

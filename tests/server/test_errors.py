@@ -12,7 +12,7 @@ import servers
 from bloomlock import server
 from bloomlock.errors import ServerError
 from bloomlock.server import embedded
-from bloomlock.server.home import Home, find_home
+from bloomlock.server.embedded import Home, find_home
 
 LAST_FILE = "appendonlydir/appendonly.aof.1.incr.aof"
 
@@ -39,48 +39,54 @@ def test_a_killed_server_comes_back_with_every_acknowledged_write(home, pid):
 
 
 def test_a_hung_server_is_told_of_and_left_alone_until_stop(home, monkeypatch, pid):
-    monkeypatch.setattr("bloomlock.server.embedded._STATUS_TIMEOUT", 0.2)
+    monkeypatch.setattr(embedded, "_STATUS_TIMEOUT", 0.2)
     server.embedded_url()
     number = pid()
+    monkeypatch.setattr(embedded, "_START_TIMEOUT", 0.3)
+    monkeypatch.setattr(embedded, "_PING_TIMEOUT", 0.2)
     os.kill(number, signal.SIGSTOP)
     message = rf"\(pid {number}\) runs but does not answer; end it with `bloomlock server stop`"
     with pytest.raises(ServerError, match=message):
-        server.embedded_url(timeout=0.5)
+        server.embedded_url()
     with pytest.raises(ServerError, match=message):
         server.status()
     # Its lock is held: even without its socket no second server is started on these data.
     (home / "server.sock").rename(home / "kept.sock")
     with pytest.raises(ServerError, match="runs but does not answer"):
-        server.embedded_url(timeout=0.3)
+        server.embedded_url()
     (home / "kept.sock").rename(home / "server.sock")
     assert servers.exists(number)
     assert (home / "server.log").read_text().count("Valkey is starting") == 1
     assert server.stop(timeout=1.0) is True
     # Its lock goes a moment before it does.
     servers.wait_until(lambda: not servers.exists(number))
-    assert server.start() is True
+    server.embedded_url()
+    assert pid() != number
 
 
-def test_a_server_whose_socket_was_removed_is_replaced_and_keeps_its_data(home, monkeypatch, pid):
+def test_a_server_whose_socket_was_removed_is_told_of(home, monkeypatch, pid):
     monkeypatch.setattr(embedded, "_HANG_TIMEOUT", 0.2)
     redis.Redis.from_url(server.embedded_url()).set("seen", "yes")
     first = pid()
     (home / "server.sock").unlink()
+    with pytest.raises(ServerError, match="end it with `bloomlock server stop`"):
+        server.embedded_url()
+    assert server.stop()
     assert redis.Redis.from_url(server.embedded_url()).get("seen") == b"yes"
-    assert not servers.exists(first)
     assert pid() != first
 
 
 @pytest.mark.usefixtures("home")
-def test_stop_ends_a_server_that_a_script_keeps_busy(pid):
+def test_stop_ends_a_server_that_a_script_keeps_busy(monkeypatch, pid):
     url = server.embedded_url()
     number = pid()
     client = redis.Redis.from_url(url, socket_timeout=0.3, retry=None)
     client.config_set("busy-reply-threshold", 50)
     with pytest.raises(redis.TimeoutError):
         client.eval("while true do end", 0)
+    monkeypatch.setattr(embedded, "_START_TIMEOUT", 0.3)
     with pytest.raises(ServerError, match="is not ready in time: BUSY"):
-        server.embedded_url(timeout=0.3)
+        server.embedded_url()
     assert server.stop() is True
     assert not servers.exists(number)
 
@@ -122,7 +128,7 @@ def test_a_server_that_dies_while_starting_leaves_its_last_words(home):
 
 def test_data_in_use_on_another_host_are_left_alone(home, monkeypatch, pid):
     monkeypatch.setattr(embedded, "_HANG_TIMEOUT", 0.2)
-    server.start()
+    server.embedded_url()
     number = pid()
     # What a home directory on the network shows of the server of another machine.
     (home / "server.alive").write_text("elsewhere")
@@ -130,14 +136,12 @@ def test_data_in_use_on_another_host_are_left_alone(home, monkeypatch, pid):
     for function in (server.embedded_url, server.stop, server.status):
         with pytest.raises(ServerError, match="embedded server of the host elsewhere"):
             function()
-    with pytest.raises(ServerError, match="embedded server of the host elsewhere"):
-        server.embedded_url(timeout=0.1)
     assert servers.exists(number)
 
 
 def test_stop_waits_for_the_process_id_of_a_server_that_starts(home, monkeypatch, pid):
     """Another process has just started it; it has neither a socket yet nor written its id."""
-    server.start()
+    server.embedded_url()
     number, asked = pid(), []
     find_home().socket_path.unlink()
 

@@ -14,7 +14,7 @@ import redis
 import servers
 from servers import wait_until
 
-from bloomlock.server import PrivateServer
+from benchmarks.private import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

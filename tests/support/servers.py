@@ -18,8 +18,8 @@ import redis
 from redis.cluster import ClusterNode, RedisCluster
 
 from benchmarks.cluster import clustered, low_port
+from benchmarks.private import PrivateServer
 from bloomlock.errors import ServerError
-from bloomlock.server import PrivateServer
 from bloomlock.server.process import valkey_binary
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import require_server
 
+from benchmarks.private import PrivateServer
 from bloomlock import AsyncRedlock, Redlock
-from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
     import contextlib

@@ -118,14 +118,12 @@ class AsyncDriver(ABC):
     @abstractmethod
     async def _abandon(
         self, taken: Taken, error: BaseException, count: int, replies: Replies
-    ) -> None:
-        ...
+    ) -> None: ...
 
     if True:  # ASYNC
 
         @abstractmethod
-        async def be_on_running_loop(self) -> None:
-            ...
+        async def be_on_running_loop(self) -> None: ...
 
     @property
     def members(self) -> Sequence[Self]:

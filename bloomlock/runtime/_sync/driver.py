@@ -104,7 +104,6 @@ class Driver(ABC):
 
     @classmethod
     def over(cls, clients: Sequence[Any]) -> Self:
-        """Return a runtime for cores that ask several servers, by FanOut only."""
         return cls(clients[0], [cls.of(client) for client in clients])
 
     @abstractmethod
@@ -117,15 +116,15 @@ class Driver(ABC):
     def _take_turns(self, turns: Sequence[Generator[bool, None]]) -> None: ...
 
     @abstractmethod
-    def _abandon(self, taken: Taken, error: BaseException, count: int, replies: Replies) -> None:
-        """Drop a connection after an error, with `count` commands written."""
+    def _abandon(
+        self, taken: Taken, error: BaseException, count: int, replies: Replies
+    ) -> None: ...
 
     @property
     def members(self) -> Sequence[Self]:
         return self._members or (self,)
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
-        """Return the items in groups, each of which one request may carry."""
         if len(self.members) > 1:
             return [[item] for item in items]
         if self._cluster is None:
@@ -251,7 +250,6 @@ class Driver(ABC):
     def ask_all(
         self, requests: Sequence[Request | Pipeline], limit: Limit = NO_LIMIT
     ) -> list[Outcome]:
-        """Send requests to all their servers at once; return what came of each."""
         outcomes: list[Any] = [None] * len(requests)
         turns = [
             self._ask_server(source, requests, indices, outcomes)
@@ -345,7 +343,6 @@ class Driver(ABC):
             connections.release(taken.source, taken.connection)
 
     def _drop(self, taken: Taken) -> None:
-        """Close a connection that is in the middle of something, and give it back."""
         try:
             redispy.close_quietly(taken.connection)
         finally:
@@ -393,7 +390,6 @@ class Driver(ABC):
     def _exchange_many(
         self, taken: Taken, writes: Iterable[Write], replies: Replies
     ) -> Generator[bool, None]:
-        """Send one write after the other and read all replies; see `parallel.writes_of`."""
         connection = taken.connection
         written = before = 0
         try:

