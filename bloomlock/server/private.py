@@ -45,9 +45,9 @@ class PrivateServer:
 
     def __exit__(self, *_: object) -> None:
         """End the server and remove its temporary directory."""
-        self.close()
-
-    def close(self) -> None:
-        """End the server and remove its temporary directory; can be repeated."""
-        self._server.terminate()
+        self.kill()
         self._directory.cleanup()
+
+    def kill(self) -> None:
+        """End the server at once, as a crash would; can be repeated."""
+        self._server.terminate()
