@@ -89,7 +89,7 @@ class LockKeys(NamedTuple):
     ('bloomlock:{report}:lock', 'bloomlock:{report}:lock:holders', 'bloomlock:{report}:lock:queue')
 
     Attributes:
-        lock: The token of the holder, or the group that shares the lock.
+        lock: The token of the holder, or `=read` while readers share the lock.
         holders: The holders of a shared lock.
         queue: The waiters.
         alive: Until when each waiter counts as alive.

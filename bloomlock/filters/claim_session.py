@@ -159,13 +159,10 @@ class ClaimSession(Watched):
             seconds = options.lease_ms / 1000 / RENEWALS_PER_LEASE
             self.hold = Hold(
                 token=self.token,
-                group=b"",
                 lease_ms=options.lease_ms,
                 fence=int(rest[0]),
-                waiters=False,
                 since=sent,
                 deadline=deadline_of(sent, options.lease_ms),
-                pid=os.getpid(),
                 renew_at=sent + seconds if options.renew else None,
             )
             self.watch()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, NoReturn
 
 from redis.exceptions import RedisError
 
-from bloomlock.errors import ConfigurationError, LockError, LockTimeoutError, QuorumError
+from bloomlock.errors import LockError, LockTimeoutError, QuorumError
 from bloomlock.runtime.clients import not_portable
 from bloomlock.runtime.clock import boot_clock
 
@@ -44,31 +43,6 @@ class LockBase:
     def ttl(self) -> float:
         """The lease in seconds."""
         return self._session.options.lease_s
-
-    @property
-    def timeout(self) -> float | None:
-        """The lease in seconds if it is not renewed, else None; redis-py's name."""
-        return None if self._session.options.renews else self._session.options.lease_s
-
-    @property
-    def blocking(self) -> bool:
-        """Whether `acquire` waits by default."""
-        return self._session.options.blocking
-
-    @property
-    def blocking_timeout(self) -> float | None:
-        """How many seconds `acquire` waits by default; None: for ever."""
-        return self._session.options.blocking_timeout
-
-    @property
-    def thread_local(self) -> bool:
-        """Whether a hold belongs to the thread or task that acquired it."""
-        return self._session.options.thread_local
-
-    @property
-    def raise_on_release_error(self) -> bool:
-        """Whether leaving a `with` raises LockLostError."""
-        return self._session.options.raise_on_release_error
 
     @property
     def fence(self) -> int | None:
@@ -120,9 +94,10 @@ class LockBase:
         return f"<{type(self).__name__} {self.name!r}: {state}>"
 
     def _not_obtained(self) -> LockTimeoutError:
-        seconds = self._session.options.blocking_timeout
-        if not self._session.options.blocking:
+        options = self._session.options
+        if not options.blocking:
             return LockTimeoutError(f"lock {self.name!r} is held by another client")
+        seconds = options.blocking_timeout
         return LockTimeoutError(f"lock {self.name!r} was not obtained within {seconds:g} s")
 
     def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
@@ -139,12 +114,3 @@ class LockBase:
         text = "lock %r was not released and is left to expire: %s"
         REPORTS.warning("lock", text, self.name, failure)
         return False
-
-
-def owner_group(owner: str | None) -> bytes:
-    """Return the group of an explicit owner; empty for none."""
-    if owner is None:
-        return b""
-    if not isinstance(owner, str) or not owner:
-        raise ConfigurationError(f"owner must be a text that is not empty, not {owner!r:.80}")
-    return b"owner-" + hashlib.sha256(owner.encode()).hexdigest()[:32].encode()

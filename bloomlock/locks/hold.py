@@ -59,24 +59,22 @@ class Hold:
     """What is known of a hold here; its times are seconds by the holder's clock."""
 
     token: bytes  # which no other hold has
-    group: bytes  # which holds it shares the lock with; empty: none
     lease_ms: int  # the lease it is renewed to
     fence: int | None
-    waiters: bool  # whether a client was waiting when it was granted
     since: float
     deadline: float  # until when the holder may rely on it
+    is_shared: bool = False  # with other readers
+    waiters: bool = False  # whether a client was waiting when it was granted
     pid: int = field(default_factory=os.getpid)  # the process that has it; a fork's child does not
     renew_at: float | None = None  # None: never
     last_renewal: float = float("inf")  # renewing must not carry it past this
     ballot: Any = None  # what several servers said of it
     owner: Any = None  # the thread or task that has it
-    heir: Any = None  # who has it after its owner has ended
     count: int = 1  # how often a re-entrant lock was acquired
     renewing: bool = False  # whether a renewal is on its way
     lost: str = ""  # why it is lost
     unreported: list[None] = field(default_factory=partial(list, (None,)))  # popped by who reports
     event: Any = None  # set when it is lost; made at its first use
-    reported: str = ""  # kind of the event that was reported of it last
     # What a watchdog was given for it: the lock or claim, if that is still there, its class,
     # through what it is renewed, and what gives it back at the end of the process or the loop.
     session: Callable[[], Watched | None] = lambda: None
@@ -136,11 +134,11 @@ class Hold:
 class Holdings:
     """The holds of one lock object; no hold replaces another.
 
-    With `shared` an owner that has no hold of its own may use those of others.
+    With `any_owner` an owner that has no hold of its own may use those of others.
     """
 
-    def __init__(self, *, shared: bool) -> None:
-        self._shared = shared
+    def __init__(self, *, any_owner: bool) -> None:
+        self._any_owner = any_owner
         self._holds: dict[Hold, None] = {}
 
     def all(self) -> list[Hold]:
@@ -151,16 +149,12 @@ class Holdings:
         return [hold for hold in reversed(self._holds.copy()) if hold.pid == pid]
 
     def mine(self, owner: object) -> Hold | None:
-        for hold in self.all():
-            is_heir = owner is not None and hold.heir is owner
-            if hold.owner is owner or (is_heir and has_ended(hold.owner)):
-                return hold
-        return None
+        return next((hold for hold in self.all() if hold.owner is owner), None)
 
     def of(self, owner: object) -> Hold | None:
-        """Return what an owner may give back: its own; else, if they are shared, the oldest."""
+        """Return what an owner may give back: its own; else the oldest of any, if that may be."""
         hold = self.mine(owner)
-        if hold is None and self._shared:
+        if hold is None and self._any_owner:
             held = self.all()
             live = [other for other in held if not other.lost]
             return min(live or held, key=lambda other: other.since, default=None)
@@ -197,9 +191,8 @@ class Holdings:
             return 0
 
     def is_orphan(self, hold: Hold) -> bool:
-        """Return whether neither its owner nor its heir is left to give a hold back."""
-        heir_is_left = hold.heir is not None and not has_ended(hold.heir)
-        return not (self._shared or heir_is_left) and has_ended(hold.owner)
+        """Return whether its owner is not left to give a hold back."""
+        return not self._any_owner and has_ended(hold.owner)
 
 
 _guard = threading.RLock()
@@ -213,11 +206,11 @@ def _start_over() -> None:
 os.register_at_fork(after_in_child=_start_over)
 
 
-class ForeignThread:
-    """A thread that the threading module did not start, such as one of C, or a greenlet.
+class ThreadOwner:
+    """A thread, or a greenlet, as long as what it keeps in its own data lives.
 
-    For that module it is alive for ever, and a later one may have its number. What is kept in its
-    own data lives as long as it does.
+    The number of a thread is given to another one later, and the threading module takes threads
+    that it did not start to be alive for ever.
     """
 
     def __init__(self) -> None:
@@ -230,14 +223,10 @@ _LOCAL = threading.local()
 
 def current_owner() -> object:
     """Return who holds what this thread acquires."""
-    thread = threading.current_thread()
-    if not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - there is no other way to tell
-        # Not its number: that is given to another thread when this one has ended.
-        return thread
-    foreign = getattr(_LOCAL, "owner", None)
-    if foreign is None:
-        foreign = _LOCAL.owner = ForeignThread()
-    return foreign
+    owner = getattr(_LOCAL, "owner", None)
+    if owner is None:
+        owner = _LOCAL.owner = ThreadOwner()
+    return owner
 
 
 def async_current_owner() -> object:
@@ -248,10 +237,6 @@ def async_current_owner() -> object:
 
 
 def has_ended(owner: object) -> bool:
-    match owner:
-        case asyncio.Future():
-            return owner.done() or owner.get_loop().is_closed()
-        case ForeignThread():
-            return owner.presence() is None
-        case _:
-            return isinstance(owner, threading.Thread) and not owner.is_alive()
+    if isinstance(owner, asyncio.Future):
+        return owner.done() or owner.get_loop().is_closed()
+    return isinstance(owner, ThreadOwner) and owner.presence() is None

@@ -20,8 +20,6 @@ LONGEST_TTL = 365 * 86_400.0
 SHORTEST_SERVER_TIMEOUT, LONGEST_SERVER_TIMEOUT = 0.05, 1.0
 SERVER_SHARE = 10
 """A server of several is waited for a tenth of the lease, so that most of it is left."""
-PAUSES = (0.05, 0.25)
-SHORTEST_PAUSE = 0.001
 NOT_GIVEN = -1
 """The time limit of `acquire` that leaves it to the lock object."""
 
@@ -47,7 +45,6 @@ class LockParameters(SharedParameters, total=False):
 class RedlockParameters(SharedParameters, total=False):
     server_timeout: float | None
     longest_ttl: float | None
-    pauses: tuple[float, float]
 
 
 class LockOptions:
@@ -91,10 +88,8 @@ class LockOptions:
                 raise ConfigurationError(f"{name} must be a function or None, not {function!r:.80}")
         self.on_lost: Callable[[Any], object] | None = given.get("on_lost")
         self.observer: Observer | None = given.get("observer")
-        longest = self.lease_s if self.max_hold is None else self.max_hold
         # No longer than the lock may be held.
-        self.lease_ms = milliseconds(min(self.lease_s, longest))
-        self.wait_s = self.blocking_timeout if self.blocking else 0.0
+        self.lease_ms = milliseconds(min(self.lease_s, self.max_hold or self.lease_s))
 
     def seconds_to_wait(
         self,
@@ -107,16 +102,13 @@ class LockOptions:
 
         Arguments that contradict each other are refused as threading.Lock refuses them.
         """
-        if timeout is None:
-            timeout = NOT_GIVEN
-        if blocking is sleep is blocking_timeout is None and timeout == NOT_GIVEN:
-            return self.wait_s
+        given = self.blocking_timeout
         if sleep is not None:
             check_seconds("sleep", sleep, least=0.0)
-        given = self.blocking_timeout
         if blocking_timeout is not None:
             given = check_seconds("blocking_timeout", blocking_timeout, least=0.0)
-        if timeout != NOT_GIVEN:
+        has_timeout = timeout is not None and timeout != NOT_GIVEN
+        if has_timeout:
             if blocking_timeout is not None:
                 raise ConfigurationError(
                     "timeout and blocking_timeout mean the same; give one of them"
@@ -124,7 +116,7 @@ class LockOptions:
             given = check_seconds("timeout (other than -1)", timeout, least=0.0)
         if self.blocking if blocking is None else check_flag("blocking", blocking):
             return given
-        if timeout != NOT_GIVEN:
+        if has_timeout:
             raise ConfigurationError(f"timeout must be -1 if blocking is False, not {timeout!r}")
         return 0.0
 
@@ -141,7 +133,6 @@ class RedlockOptions(LockOptions):
         *,
         server_timeout: float | None = None,
         longest_ttl: float | None = None,
-        pauses: tuple[float, float] = PAUSES,
         **given: Any,
     ) -> None:
         super().__init__(ttl, **given)
@@ -149,9 +140,7 @@ class RedlockOptions(LockOptions):
         if server_timeout is None:
             share = max(SHORTEST_SERVER_TIMEOUT, min(LONGEST_SERVER_TIMEOUT, ttl / SERVER_SHARE))
             server_timeout = min(share, ttl)
-        self.server_timeout = check_seconds(
-            "server_timeout", server_timeout, least=SHORTEST_PAUSE, most=ttl
-        )
+        self.server_timeout = check_seconds("server_timeout", server_timeout, least=0.001, most=ttl)
         if longest_ttl is None:
             longest_ttl = ttl
         self.longest_ttl = check_seconds("longest_ttl", longest_ttl, least=0.0, most=LONGEST_TTL)
@@ -159,10 +148,6 @@ class RedlockOptions(LockOptions):
             raise ConfigurationError(
                 f"longest_ttl must be 0 or at least the ttl of {ttl:g} seconds, not {longest_ttl!r}"
             )
-        if not isinstance(pauses, (tuple, list)) or len(pauses) != 2:  # noqa: PLR2004 - from, to
-            raise ConfigurationError(f"pauses must be two numbers of seconds, not {pauses!r:.80}")
-        shortest = check_seconds("pauses[0]", pauses[0], least=SHORTEST_PAUSE)
-        self.pauses = shortest, check_seconds("pauses[1]", pauses[1], least=shortest)
 
 
 def check_lease(ttl: float | None, name: str = "ttl") -> float:
@@ -186,20 +171,6 @@ def check_flag(name: str, value: object) -> bool:
     if not is_flag or value not in (0, 1):
         raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
     return bool(value)
-
-
-def check_token(token: str | bytes | None) -> bytes | None:
-    """Return a token given by the caller, as bytes; one that can stand in a queue."""
-    if token is None:
-        return None
-    data = token.encode(errors="replace") if isinstance(token, str) else token
-    if isinstance(token, str) and data.decode() != token:
-        raise ConfigurationError(f"token must be a text that has a UTF-8 form, not {token!r:.80}")
-    if not isinstance(data, bytes) or data.split() != [data]:
-        raise ConfigurationError(f"token must be a text without spaces, not {token!r:.80}")
-    if data.startswith(b"="):
-        raise ConfigurationError(f"token must not start with '=', as {token!r:.80} does")
-    return data
 
 
 def milliseconds(seconds: float) -> int:

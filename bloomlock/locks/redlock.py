@@ -42,6 +42,8 @@ _UPTIME = re.compile(rb"^uptime_in_seconds:(\d+)", re.MULTILINE)
 _RUN = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 UPTIME_STEP = 1.0
 """A server reports its uptime in whole seconds, which may be almost one too many."""
+PAUSES = (0.05, 0.25)
+"""The shortest and the longest pause in seconds before a waiter asks again."""
 SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
 NO_TOKEN = b"-"
 LINGER_SECONDS = 10.0
@@ -183,7 +185,7 @@ class MajoritySteps(LockSteps):
             sent = self._clock()
             # A renewal extends what is there; it never takes the lock anew.
             if seat.there:
-                [held] = yield from RENEW.run_all([(self.keys, (hold.token, b"", lease_ms))])
+                [held] = yield from RENEW.run_all([(self.keys, (hold.token, False, lease_ms))])
             if isinstance(held, Exception):
                 raise held
             return seat.say(held=held, sent=sent)
@@ -238,7 +240,7 @@ class MajoritySteps(LockSteps):
             pause = min(2 * pause, LONGEST_RETRY)
         return Vote.NO
 
-    def is_held(self, token: bytes, group: bytes) -> Core[bool]:  # noqa: ARG002 - there are no groups
+    def is_held(self, token: bytes, is_shared: bool) -> Core[bool]:  # noqa: ARG002 - no readers here
         return (yield from self._token_of_majority(token)) is not None
 
     def value(self) -> Core[bytes | None]:
@@ -364,7 +366,7 @@ class MajorityAttempt(Attempt):
                 if is_granted:
                     then = f"their answers came when nothing was left of the lease, and {then}"
                 raise steps.no_quorum(votes, ballot, then)
-            yield Pause(max(0.0, min(random.uniform(*steps.options.pauses), self._until - now)))
+            yield Pause(max(0.0, min(random.uniform(*PAUSES), self._until - now)))
 
     def leave_behind(self) -> Core[None]:
         # What is late goes on in the background.

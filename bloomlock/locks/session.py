@@ -27,7 +27,7 @@ from bloomlock.runtime.clock import boot_clock
 
 from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold, Holdings, Watched
 from .options import check_lease, milliseconds
-from .reports import REPORTS, Events
+from .reports import REPORTS, LockEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bloomlock.locks.protocol.waiting import Obtained
 
     from .options import LockOptions
-    from .reports import Call
+    from .reports import EventKind
     from .watchdog import AsyncWatchdog, Watchdog
 
 CONFIRM_SECONDS = 1.0
@@ -73,9 +73,9 @@ class LockSession(Watched):
         self,
         name: str,
         options: LockOptions,
-        group: bytes = b"",
         *,
-        reentrant: bool = False,
+        is_shared: bool = False,
+        is_reentrant: bool = False,
     ) -> None:
         self.name = name
         self.keys = LockKeys.of(name, options.prefix)
@@ -84,10 +84,9 @@ class LockSession(Watched):
         self.lock: Callable[[], Any] = lambda: None
         # The write side of a read-write lock for its read side, and the other way round.
         self.other_side: LockSession | None = None
-        self.holdings = Holdings(shared=not options.thread_local)
-        self._events = Events(name, options.observer)
-        self._group = group
-        self._reentrant = reentrant
+        self.holdings = Holdings(any_owner=not options.thread_local)
+        self._is_shared = is_shared
+        self._is_reentrant = is_reentrant
         self._watcher: Watchdog | AsyncWatchdog
         self._runtime: AnyRuntime
         self._crowded = False
@@ -97,14 +96,14 @@ class LockSession(Watched):
         self._watcher = watcher
         self.steps = LockSteps(self.keys, missing_of(runtime))
 
-    def begin(self, owner: object, seconds: float | None, token: bytes | None) -> Attempt | bool:
+    def begin(self, owner: object, seconds: float | None) -> Attempt | bool:
         """Return the attempt to be carried out, or whether the owner, who has the lock, gets it.
 
         LockLostError if a re-entrant lock was lost, LockError if the owner would wait for itself.
         """
-        hold = (self.holdings.of if self._reentrant else self.holdings.mine)(owner)
+        hold = (self.holdings.of if self._is_reentrant else self.holdings.mine)(owner)
         now = boot_clock()
-        if hold is not None and self._reentrant:
+        if hold is not None and self._is_reentrant:
             self._check_alive(hold)
             if self.holdings.count_again(hold):
                 return True
@@ -116,12 +115,11 @@ class LockSession(Watched):
                 self._refuse_to_wait_for_itself(hold, owner)
             elif hold is not None and not hold.lost:
                 # The server would let a reader in a second time.
-                self._events.report("timeout", 0.0)
+                self._report("timeout", 0.0)
                 return False
         provisional_ms = LIVENESS_MS if self.options.renews else 0
-        # An owner comes back while he holds the lock; to wait behind others he must not.
-        terms = (self.options.lease_ms, self._group, self._reentrant, b"", provisional_ms)
-        request = make(AcquireRequest, (token or TOKENS.new(), *terms))
+        terms = (self.options.lease_ms, self._is_shared, b"", provisional_ms)
+        request = make(AcquireRequest, (TOKENS.new(), *terms))
         until = None if seconds is None else now + seconds
         return self.attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
@@ -138,30 +136,25 @@ class LockSession(Watched):
                 f"which would wait for itself"
             )
 
-    def acquire(self, attempt: Attempt, owner: object, heir: object = None) -> Core[bool]:
-        """Carry an attempt out; `undo` must be run if this does not end.
-
-        The hold is of the `heir` once its owner has ended.
-        """
+    def acquire(self, attempt: Attempt, owner: object) -> Core[bool]:
+        """Carry an attempt out; `undo` must be run if this does not end."""
         began = boot_clock()
         got = yield from attempt.run()
         # A client that had to wait will have to again, and one that leaves others waiting.
         self._crowded = bool(attempt.request.channel) or got is None or got.waiters
         if got is None:
-            self._events.report("timeout", boot_clock() - began)
+            self._report("timeout", boot_clock() - began)
             return False
         if self.options.replicas:
             yield from self._confirm(attempt)
-        self._new_hold(attempt, got, began, owner, heir)
+        self._new_hold(attempt, got, began, owner)
         return True
 
-    def _new_hold(
-        self, attempt: Attempt, got: Obtained, began: float, owner: object, heir: object
-    ) -> None:
+    def _new_hold(self, attempt: Attempt, got: Obtained, began: float, owner: object) -> None:
         options, now = self.options, boot_clock()
-        terms = (got.fence or None, got.waiters, now, got.deadline)
-        hold = Hold(attempt.request.token, self._group, options.lease_ms, *terms)
-        hold.owner, hold.heir, hold.ballot = owner, heir, attempt.ballot
+        terms = (got.fence or None, now, got.deadline, self._is_shared, got.waiters)
+        hold = Hold(attempt.request.token, options.lease_ms, *terms)
+        hold.owner, hold.ballot = owner, attempt.ballot
         if options.max_hold is not None:
             hold.last_renewal = now + options.max_hold
         if options.renews:
@@ -174,9 +167,9 @@ class LockSession(Watched):
             hold.renew_at = now + seconds
         self.holdings.put(hold)
         self._watcher.add(hold, self, self._runtime)
-        self._events.report("acquired", now - began, hold)
+        self._report("acquired", now - began, hold)
         for other in self.holdings.all():
-            if not (other is hold or self._group or other.lost):
+            if not (other is hold or self._is_shared or other.lost):
                 # None can be held beside a new one. But another thread may have been granted the
                 # lock after this one, and be here before it.
                 older = min(hold, other, key=lambda each: (each.fence or 0, each.deadline))
@@ -230,7 +223,7 @@ class LockSession(Watched):
         if hold.lost or held is False or (held is None and now >= hold.deadline):
             self.lose(hold, "its key was gone when it was released")
             raise self._lost_error(hold)
-        self._events.report("released", now - hold.since, hold)
+        self._report("released", now - hold.since, hold)
 
     def extend(self, owner: object, ttl: float | None, *, add: bool = False) -> Core[bool]:
         """Let the lease be `ttl` seconds from now, and that long at each renewal.
@@ -268,7 +261,7 @@ class LockSession(Watched):
         hold = self.holdings.of(owner)
         if hold is None or hold.lost:
             return False
-        return (yield from self.steps.is_held(hold.token, hold.group))
+        return (yield from self.steps.is_held(hold.token, hold.is_shared))
 
     def locked(self) -> Core[bool]:
         return (yield from self.steps.value()) is not None
@@ -293,10 +286,10 @@ class LockSession(Watched):
     def _lost_error(self, hold: Hold) -> LockLostError:
         return LockLostError(f"lock {self.name!r} was lost: {hold.lost}")
 
-    def lose(self, hold: Hold, reason: str, call: Call | None = None) -> bool:
+    def lose(self, hold: Hold, reason: str, *, behind: bool = False) -> bool:
         """Note that a hold is lost; return whether that is news.
 
-        It is reported in this thread, or by what `call` calls; with that this never raises.
+        It is reported in this thread, or `behind` it; this never raises then.
         """
         self._watcher.remove(hold)
         hold.lost = hold.lost or reason
@@ -308,11 +301,34 @@ class LockSession(Watched):
         if hold.event is not None:
             hold.event.set()
         if self.options.on_lost is not None and (lock := self.lock()) is not None:
-            self._watcher.call(partial(self._call_on_lost, self.options.on_lost, lock))
-        if call is None:
+            self._watcher.call(partial(self._call_on_lost, self.options.on_lost, lock), self)
+        if not behind:
             REPORTS.lost(self.what, [self.label], reason)
-        self._events.report("lost", boot_clock() - hold.since, hold, reason, call)
+        self._report("lost", boot_clock() - hold.since, hold, reason, behind=behind)
         return True
+
+    def _report(
+        self,
+        kind: EventKind,
+        seconds: float,
+        hold: Hold | None = None,
+        error: str | None = None,
+        *,
+        behind: bool = False,
+    ) -> None:
+        if self.options.observer is not None:
+            fence = None if hold is None else hold.fence
+            event = LockEvent(kind, self.name, fence, seconds, error)
+            if behind:
+                self._watcher.call(partial(self._observe, event, BaseException), self)
+            else:
+                self._observe(event, Exception)
+
+    def _observe(self, event: LockEvent, logged: type[BaseException]) -> None:
+        try:
+            self.options.observer(event)  # type: ignore[misc]  # there is one
+        except logged:
+            REPORTS.exception("lock", "the observer of lock %r raised", self.name)
 
     def _call_on_lost(self, on_lost: Callable[[Any], object], lock: Any) -> Any:
         outcome = None
@@ -345,16 +361,18 @@ class LockSession(Watched):
         return self.holdings.is_orphan(hold)
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
-        return self.keys, (hold.token, hold.group, lease_ms)
+        return self.keys, (hold.token, hold.is_shared, lease_ms)
 
     def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
         return RENEW.run_all(renewals)
 
     def renewed(self, hold: Hold) -> None:
-        self._events.report("renewed", boot_clock() - hold.since, hold, call=self._watcher.call)
+        # The reply may come while the hold is given back.
+        if hold in self.holdings:
+            self._report("renewed", boot_clock() - hold.since, hold, behind=True)
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
-        is_news = hold in self.holdings and self.lose(hold, reason, self._watcher.call)
+        is_news = hold in self.holdings and self.lose(hold, reason, behind=True)
         if self.holdings.is_orphan(hold):
             self.holdings.drop(hold)
         return is_news

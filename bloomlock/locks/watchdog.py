@@ -23,8 +23,8 @@ from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime import background
 from bloomlock.runtime.clock import boot_clock
 
-from .hold import OUT_OF_LEASE, Hold, has_ended
-from .reports import AT_END_SECONDS, REPORTS, listed
+from .hold import OUT_OF_LEASE, Hold, current_owner, has_ended
+from .reports import AT_END_SECONDS, REPORTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -68,7 +68,6 @@ class Schedule:
         """Note what is over, and begin renewals that are due; return whether there were any."""
         now, is_due = boot_clock(), False
         over: list[tuple[Hold, str]] = []
-        dropped: dict[str, list[str]] = {}
         for hold in self._holds.copy():
             session = hold.session()
             if hold.deadline <= now:
@@ -78,18 +77,14 @@ class Schedule:
             elif session is None:
                 # Its object, which knew its name, is no more. A claim has no key of its own.
                 label = f"lock {hold.steps.keys.lock!r}" if hold.steps else "a claim"
-                dropped.setdefault(hold.kind.what, []).append(label)
+                text = "%s was dropped while held; it is left to expire"
+                REPORTS.warning(hold.kind.what, text, label)
                 hold.renew_at = None
             elif session.is_orphan(hold):
                 over.append((hold, "the thread or task that held it has ended"))
             else:
                 is_due = True
         self._lose(over)
-        for what, labels in dropped.items():
-            text = "%s was dropped while held; it is left to expire"
-            if len(labels) > 1:
-                text = "%s were dropped while held; they are left to expire"
-            REPORTS.warning(what, text, listed(labels))
         if is_due:
             self._begin_renewals(now)
         return bool(over or is_due)
@@ -232,6 +227,9 @@ class Watchdog(Schedule):
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake_at = float("inf")
         self._runs = False
+        self._lines: weakref.WeakKeyDictionary[Watched, background.Line] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         super().add(hold, session, runtime)
@@ -243,10 +241,9 @@ class Watchdog(Schedule):
             self._wake_at = at
             self._wake.put(None)
 
-    @staticmethod
-    def call(function: Callable[[], Any]) -> None:
-        """Call a function that runs the user's code, in another thread."""
-        background.WORKERS.start(function)
+    def call(self, function: Callable[[], Any], session: Watched) -> None:
+        """Call a function that runs the user's code, which never raises, in another thread."""
+        self._lines.setdefault(session, background.Line()).append(function)
 
     def give_back_all(self) -> None:
         """Release what is held when the process ends, but for what a running thread holds.
@@ -254,7 +251,7 @@ class Watchdog(Schedule):
         The main thread is at its end then. A daemon thread may still work under its locks.
         """
         failures: list[Exception | None] = []
-        is_over = lambda owner: owner is threading.main_thread() or has_ended(owner)  # noqa: E731
+        is_over = lambda owner: owner is current_owner() or has_ended(owner)  # noqa: E731
         for runtime, core in self._take_left(is_over):
             try:
                 failures.append(runtime.run(core))
@@ -338,7 +335,7 @@ class AsyncWatchdog(Schedule):
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def call(self, function: Callable[[], Any]) -> None:
+    def call(self, function: Callable[[], Any], _: Watched) -> None:
         """Call a function that runs the user's code, in the loop."""
         outcome = function()
         if asyncio.iscoroutine(outcome):

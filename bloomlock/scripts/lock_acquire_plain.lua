@@ -1,13 +1,12 @@
 -- Take a lock that is free and has no queue, or stand in the queue of one that is held.
--- ARGV: 1 group (empty: exclusive), 2 lease in ms, 3 1 if it may join its group past waiters,
---       4 lease in ms of a grant that is announced, 5 channel for that (empty: not willing to
---       wait), 6 token
+-- ARGV: 1 'read' to share the lock with readers, else '-'; 2 lease in ms, 3 lease in ms of a grant
+--       that is announced, 4 channel for that (empty: not willing to wait), 5 token
 -- Reply: {1, fence, 1 if a client waits behind} or {0, ms left of the holder's lease, position in
 --       the queue or -1, a number that fences of later grants exceed}
-local group, token, channel = ARGV[1], ARGV[6], ARGV[5]
+local is_shared, channel, token = ARGV[1] == 'read', ARGV[4], ARGV[5]
 local record = ''
 if channel ~= '' then
-    record = token .. ' ' .. ARGV[4] .. ' ' .. (group == '' and '-' or group) .. ' ' .. channel
+    record = token .. ' ' .. ARGV[3] .. ' ' .. ARGV[1] .. ' ' .. channel
 end
 
 -- The next grant may be made in this very microsecond.
@@ -29,22 +28,19 @@ local function enqueue()
     return is_new, last ~= nil
 end
 
-if group == '' then
-    local value = call('GET', KEYS[1])
-    if not value then
-        if call('EXISTS', KEYS[3]) == 0 then
-            call('SET', KEYS[1], token, 'PX', ARGV[2])
-            return {1, next_fence(ARGV[2]), 0}
-        end
-    elseif value ~= token and string.byte(value) ~= SHARED then
-        if channel == '' then
-            return busy(-1)
-        end
-        if hears(channel) then
-            local is_new, is_behind = enqueue()
-            if is_new == 1 then
-                return busy(is_behind and 1 or 0)
-            end
+local value = not is_shared and call('GET', KEYS[1])
+if not is_shared and not value and call('EXISTS', KEYS[3]) == 0 then
+    call('SET', KEYS[1], token, 'PX', ARGV[2])
+    return {1, next_fence(ARGV[2]), 0}
+end
+if value and value ~= token and value ~= SHARED then
+    if channel == '' then
+        return busy(-1)
+    end
+    if hears(channel) then
+        local is_new, is_behind = enqueue()
+        if is_new == 1 then
+            return busy(is_behind and 1 or 0)
         end
     end
 end

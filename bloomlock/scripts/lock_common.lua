@@ -1,20 +1,20 @@
 -- What the lock scripts share where a case is not plain.
 
--- The value of the lock, or false if it is free, also by the leases of those who share it. Nothing is
+-- The value of the lock, or false if it is free, also by the leases of its readers. Nothing is
 -- written: a server without memory refuses the first write of a script, and none after it.
 local function look()
     local value = call('GET', KEYS[1])
-    if not value or string.byte(value) ~= SHARED then
+    if value ~= SHARED then
         return value
     end
     return call('ZCOUNT', KEYS[2], '(' .. now_ms, '+inf') > 0 and value
 end
 
-local function holds(value, token, group)
-    if group == '' then
+local function holds(value, token, is_shared)
+    if not is_shared then
         return value == token
     end
-    return value == '=' .. group and (call('ZSCORE', KEYS[2], token) or 0) + 0 > now_ms
+    return value == SHARED and (call('ZSCORE', KEYS[2], token) or 0) + 0 > now_ms
 end
 
 -- The key of a shared lock ends with the last lease.
@@ -30,8 +30,8 @@ end
 
 -- Refreshing never shortens a lease: it may be a late copy of an earlier request. A hold that was
 -- granted in this very step has exactly the lease that is given.
-local function set_lease(value, token, group, lease_ms, is_new)
-    if group == '' then
+local function set_lease(value, token, is_shared, lease_ms, is_new)
+    if not is_shared then
         if value ~= token then
             call('SET', KEYS[1], token, 'PX', lease_ms)
         elseif is_new or call('PTTL', KEYS[1]) < lease_ms then
@@ -43,7 +43,7 @@ local function set_lease(value, token, group, lease_ms, is_new)
     local before_ms = not is_new and value and call('ZSCORE', KEYS[2], token) or 0
     local until_ms = math.max(now_ms + lease_ms, before_ms)
     -- The first write is one that a server without memory refuses.
-    call('SET', KEYS[1], '=' .. group, 'PXAT', until_ms)
+    call('SET', KEYS[1], SHARED, 'PXAT', until_ms)
     if value then
         call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms)
     else
@@ -53,8 +53,8 @@ local function set_lease(value, token, group, lease_ms, is_new)
     end_with_the_last()
 end
 
-local function hold(value, token, group, lease_ms, waiters)
-    set_lease(value, token, group, lease_ms)
+local function hold(value, token, is_shared, lease_ms, waiters)
+    set_lease(value, token, is_shared, lease_ms)
     return {1, next_fence(lease_ms), waiters}
 end
 
@@ -65,48 +65,37 @@ end
 
 -- Grants by token, of those the lock was handed to; and whether any waiter goes before a newcomer.
 local function promote(value, asker)
-    local granted = {}
-    local chosen = nil
-    local start = 0
-    local is_behind = false
+    local granted, start, is_behind = {}, 0, false
     while true do
         local head = call('ZRANGE', KEYS[3], start, start + 1, 'WITHSCORES')
         local record = head[1]
         if not record then
             return granted, is_behind
         end
-        local token, lease_ms, group, channel = read_record(record)
-        if group == '-' then
-            group = ''
-        end
-        if chosen and group ~= chosen then
+        local token, lease_ms, kind, channel = read_record(record)
+        local is_reader = kind == 'read'
+        local marks = call('ZMSCORE', KEYS[4], record, 'deaf ' .. record)
+        local until_ms = marks[1] or math.floor(head[2] / 1000) + LIVENESS_MS
+        if next(granted) and not is_reader then
             start = start + 1
             is_behind = true
+        elseif until_ms + 0 <= now_ms then
+            leave(record)
+        elseif not (record == asker or marks[2] or hears(channel)) then
+            -- It was reached when it last asked, and keeps its place.
+            start = start + 1
+        elseif value and not (is_reader and value == SHARED) then
+            return granted, true
         else
-            local marks = call('ZMSCORE', KEYS[4], record, 'deaf ' .. record)
-            local until_ms = marks[1] or math.floor(head[2] / 1000) + LIVENESS_MS
-            if until_ms + 0 <= now_ms then
-                leave(record)
-            elseif not (record == asker or marks[2] or hears(channel)) then
-                -- It was reached when it last asked, and keeps its place.
-                start = start + 1
-            elseif value and (group == '' or value ~= '=' .. group) then
+            leave(record)
+            local waiters = (start > 0 or head[3]) and 1 or 0
+            local grant = hold(value, token, is_reader, tonumber(lease_ms), waiters)
+            granted[token] = grant
+            announce(channel, token, grant[2], waiters)
+            if not is_reader then
                 return granted, true
-            else
-                call('ZREM', KEYS[3], record)
-                if marks[1] or marks[2] then
-                    call('ZREM', KEYS[4], record, 'deaf ' .. record)
-                end
-                local waiters = (start > 0 or head[3]) and 1 or 0
-                local grant = hold(value, token, group, tonumber(lease_ms), waiters)
-                granted[token] = grant
-                announce(channel, token, grant[2], waiters)
-                if group == '' then
-                    return granted, true
-                end
-                chosen = group
-                value = '=' .. group
             end
+            value = SHARED
         end
     end
 end

@@ -1,20 +1,19 @@
 -- All other cases of lock_release_plain.lua.
 local value = look()
-local held = holds(value, token, group)
+local held = holds(value, token, is_shared)
 if record ~= '' then
     leave(record)
 end
-if held and group == '' then
-    -- The next holder's token takes the place of this one.
-    if not next((promote(false, ''))) then
-        call('DEL', KEYS[1])
-    end
-    return 1
-end
-if held then
+if held and is_shared then
     call('ZREM', KEYS[2], token)
     end_with_the_last()
     value = look()
+elseif held then
+    -- The next holder's token takes the place of this one.
+    value = false
 end
-promote(value, '')
+local granted = promote(value, '')
+if held and not is_shared and not next(granted) then
+    call('DEL', KEYS[1])
+end
 return held and 1 or 0

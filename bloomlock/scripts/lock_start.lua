@@ -6,7 +6,7 @@
 -- command gets whole numbers below 2^53 digit for digit.
 local LIVENESS_MS = 6000
 local FENCE_LIFE_MS = 60000
-local SHARED = string.byte('=')
+local SHARED = '=read'
 
 local call = redis.call
 local time = call('TIME')
@@ -27,11 +27,8 @@ end
 
 -- Whether a message on a channel reaches a client: '-' is the channel of those who look.
 local function hears(channel)
-    if channel == '-' then
-        return true
-    end
-    local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
-    return reply.err ~= nil or reply[2] ~= 0
+    local reply = channel ~= '-' and redis.pcall('PUBSUB', 'NUMSUB', channel)
+    return not reply or reply.err ~= nil or reply[2] ~= 0
 end
 
 local function read_record(record)

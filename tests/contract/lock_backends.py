@@ -25,7 +25,6 @@ REFUSES: dict[str, dict[str, str]] = {
     "Lock": {"again": "use ReentrantLock", "share": ""},
     "FairLock": {"again": "use ReentrantLock", "share": ""},
     "ReentrantLock": {"share": ""},
-    "owner": {"order": ""},
     "read": {"again": "use ReentrantLock"},
     "write": {"again": "use ReentrantLock", "share": ""},
     "Redlock": {
@@ -34,7 +33,6 @@ REFUSES: dict[str, dict[str, str]] = {
         "fence": "",
         "queue": "",
         "order": "",
-        "token": "token must be None for a Redlock",
         "replicas": "Redlock has no parameter 'replicas'",
         "quiet": "Redlock has no parameter 'raise_on_release_error'",
     },
@@ -42,11 +40,10 @@ REFUSES: dict[str, dict[str, str]] = {
 """By kind what it refuses, and with which sentence; empty: there is no such thing.
 
 again      who holds it may acquire it once more
-share      others of its group may hold it at the same time
+share      other readers may hold it at the same time
 fence      a number that rises with each grant
 queue      a grant that is pushed to the next waiter
 order      that who asks later gets it later
-token      the caller's own token
 replicas   replicas that acknowledge a grant
 quiet      leaving a `with` whose lock was lost without an error
 """
@@ -94,16 +91,12 @@ class World:
         kind = self.backend.kind
         if kind in {"read", "write"}:
             return getattr(self._made("ReadWriteLock", urls, options), kind)
-        if kind == "owner":
-            options = {"owner": "us"} | options
-        return self._made("ReentrantLock" if kind == "owner" else kind, urls, options)
+        return self._made(kind, urls, options)
 
     def rival(self, **options: Any) -> Any:
         """Return a lock that excludes the other one, whoever holds it."""
         if self.backend.kind == "read":
             return self._made("Lock", (), options)
-        if self.backend.kind == "owner":
-            return self._made("ReentrantLock", (), options | {"owner": "others"})
         return self.lock(**options)
 
     def _made(self, name: str, urls: Sequence[str], options: dict[str, Any]) -> Any:
@@ -111,7 +104,7 @@ class World:
         options = {"ttl": TTL} | options
         job = options.pop("name", "job")
         if name == "Redlock":
-            patient = {"longest_ttl": 0, "server_timeout": 10.0, "pauses": (0.001, 0.02)}
+            patient = {"longest_ttl": 0, "server_timeout": 10.0}
             made = self.lock_class(name)(job, clients=clients, **patient | options)
         else:
             made = self.lock_class(name)(job, client=clients[0], **options)

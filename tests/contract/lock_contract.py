@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from contract.lock_backends import World
     from people import Person
 
-MINE = "mine"
 MOMENT = 0.02
 """Seconds that a caller waits for what does not come."""
 
@@ -120,7 +119,7 @@ class LockContract:
         ann(lock.release)
         world.wait_until_free(lock)
 
-    def test_others_of_its_group_share_it_and_nobody_else(self, world, ann, bob):
+    def test_other_readers_share_it_and_nobody_else(self, world, ann, bob):
         lock, other, rival = world.lock(), world.lock(), world.rival()
         ann(lock.acquire)
         if world.backend.refuses("share") is not None:
@@ -244,12 +243,6 @@ class LockContract:
         first, writer, second, third = world.lock(), world.rival(), world.lock(), world.lock()
         ann(first.acquire)
         writing = self.wait_in_queue(world, bob, writer)
-        if world.backend.refuses("order") is not None:
-            # An owner joins past all that wait: to wait for itself were for ever.
-            assert world.person()(second.acquire, timeout=TTL) is True
-            world.wipe(first)
-            assert writing.result(TTL) is True
-            return
         people = [world.person(), world.person()]
         readings = [
             self.wait_in_queue(world, person, lock, number + 2)
@@ -549,19 +542,6 @@ class LockContract:
         assert events[2].fence is None
         assert events[2].seconds >= MOMENT
         assert not any(event.error for event in events)
-
-    def test_the_callers_own_token(self, world, ann):
-        lock = world.lock()
-        if (sentence := world.backend.refuses("token")) is not None:
-            with pytest.raises(ConfigurationError, match=sentence):
-                ann(lock.acquire, token=MINE)
-            return
-        ann(lock.acquire, token=MINE)
-        assert ann(lambda: lock.token) == "mine"
-        keys = world.servers[0]
-        found = keys.get(lock.key), keys.zscore(f"{lock.key}:holders", "mine")
-        assert found[0] == b"mine" or found[1]
-        ann(lock.release)
 
     def test_too_few_replicas_take_it_back(self, world, ann):
         if (sentence := world.backend.refuses("replicas")) is not None:

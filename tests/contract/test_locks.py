@@ -37,7 +37,14 @@ class TestLocks(LockContract):
         return bool(request.param)
 
     @pytest.fixture(params=REFUSES)
-    def world(self, request: pytest.FixtureRequest, is_async: bool, valkey: str) -> Iterator[World]:
+    def world(
+        self,
+        request: pytest.FixtureRequest,
+        monkeypatch: pytest.MonkeyPatch,
+        is_async: bool,
+        valkey: str,
+    ) -> Iterator[World]:
+        monkeypatch.setattr("bloomlock.locks.redlock.PAUSES", (0.001, 0.02))
         several = request.param == "Redlock"
         urls = request.getfixturevalue("three").urls if several else [valkey]
         with contextlib.ExitStack() as stack:

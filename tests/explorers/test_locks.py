@@ -1,7 +1,7 @@
 """Clients of a lock ask, wait, hold, renew and release in every order, with crashes and losses.
 
 The server is the rules of the scripts as pure functions, which `locks/protocol` holds to them. Who
-relies on the lock has it, alone or with its group; waiters are served in order; nobody who is
+relies on the lock has it, alone or with other readers; waiters are served in order; nobody who is
 awake waits for ever, and nobody leaves anything behind.
 """
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 ONE = Kind()
 TWICE = Kind(rounds=2)
 ON_TRIAL = Kind(provisional_lease_ms=LEASE_MS // 2)
-READER = Kind(b"r")
+READER = Kind(is_shared=True)
 READER_ON_TRIAL = READER._replace(provisional_lease_ms=LEASE_MS // 2)
-OWNER = Kind(b"o", may_join=True)
 ALL = Budget(crashes=1, losses=1, naps=1, renewals=1, mutes=1)
 
 WORLDS = [
@@ -33,7 +32,6 @@ WORLDS = [
     ((ON_TRIAL, ONE), Budget(crashes=1, mutes=1)),
     ((READER, READER, ONE), Budget(crashes=1)),
     ((READER_ON_TRIAL, READER, ONE), Budget(renewals=1)),
-    ((OWNER, OWNER, ONE), Budget(crashes=1)),
     ((ONE, ONE, ONE), Budget()),
 ]
 LARGE = [
@@ -46,7 +44,6 @@ LARGE = [
     ((ONE, ONE, ONE), Budget(naps=1)),
     ((READER, READER, ONE), Budget(losses=1)),
     ((READER, ONE, ONE), Budget(crashes=1)),
-    ((OWNER, READER, ONE), Budget(crashes=1)),
 ]
 
 
@@ -78,8 +75,7 @@ def check(world: World) -> None:
     ]
     for who in relying:
         assert world.holds(who), f"{who} relies on a lock that it does not have"
-    groups = {world.kinds[who].group for who in relying}
-    assert len(relying) < 2 or (len(groups) == 1 and b"" not in groups), "one holder, or one group"
+    assert len(relying) < 2 or all(world.kinds[who].is_shared for who in relying), "one, or readers"
     tokens = {state.value, *state.holders, *(record.split(b" ")[0] for record in state.queue)}
     for who, client in enumerate(world.clients):
         token, record = world.asking(who).token, world.asking(who).record

@@ -45,7 +45,6 @@ SEVERAL = {
     "clients": [[], "redis://a:1", None, 5, [*URLS, None], [*URLS, URLS[0]], [*URLS, "x"]],
     "server_timeout": [0, -1, "1", 31.0],
     "longest_ttl": [-1, 29.0, "x", math.nan],
-    "pauses": [None, 0.1, (0.1,), (0, 1), (0.2, 0.1), (0.1, "x")],
 }
 
 
@@ -111,10 +110,6 @@ def test_the_list_of_servers():
 def test_contradictions():
     with pytest.raises(ConfigurationError, match="^ttl and timeout mean the same"):
         Lock("job", client=redis.Redis(port=1), ttl=5, timeout=5)
-    for owner in ("", 5, b"x"):
-        for make in (ReentrantLock, AsyncReentrantLock):
-            with pytest.raises(ConfigurationError, match="^owner must be a text"):
-                make("job", client="redis://localhost", owner=owner)
 
 
 @pytest.mark.parametrize(
@@ -130,11 +125,6 @@ def test_contradictions():
         ({"timeout": 1, "blocking_timeout": 2}, "timeout and blocking_timeout mean the same"),
         ({"blocking_timeout": -1}, "blocking_timeout .* not -1"),
         ({"sleep": -1}, "sleep .* not -1"),
-        ({"token": ""}, "token must be .* not ''"),
-        ({"token": "a b"}, "token must be .* not 'a b'"),
-        ({"token": 5}, "token must be .* not 5"),
-        ({"token": "=read"}, "token must not start with '='"),
-        ({"token": "\ud800"}, "token must be"),
     ],
 )
 def test_acquire(arguments, sentence):
@@ -164,7 +154,7 @@ def test_extend(r):
 def test_numbers_and_flags_of_numpy_are_taken(r, number):
     options = {"max_hold": number(40), "blocking_timeout": number(1), "replicas": np.int8(0)}
     lock = Lock("job", r, number(30), blocking=np.True_, thread_local=np.False_, **options)
-    assert (lock.ttl, lock.blocking, lock.thread_local) == (30.0, True, False)
+    assert lock.ttl == 30.0
     assert lock.acquire(timeout=number(1))
     assert lock.extend(number(20))
     assert Lock("job", r).acquire(np.False_) is False

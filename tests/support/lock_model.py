@@ -30,8 +30,7 @@ FINISHED = ("done", "crashed")
 class Kind(NamedTuple):
     """What a client is; it takes the lock `rounds` times. See `AcquireRequest` for the rest."""
 
-    group: bytes = b""
-    may_join: bool = False
+    is_shared: bool = False
     rounds: int = 1
     provisional_lease_ms: int = 0
 
@@ -117,13 +116,13 @@ class World(NamedTuple):
         return self._replace(budget=self.budget._replace(**{what: left - 1}))
 
     def asking(self, who: int) -> AcquireRequest:
-        group, may_join, _, provisional_lease_ms = self.kinds[who]
+        is_shared, _, provisional_lease_ms = self.kinds[who]
         token = b"%d.%d" % (who, self.clients[who].round)
-        return AcquireRequest(token, LEASE_MS, group, may_join, b"c%d" % who, provisional_lease_ms)
+        return AcquireRequest(token, LEASE_MS, is_shared, b"c%d" % who, provisional_lease_ms)
 
     def leaving(self, who: int) -> ReleaseRequest:
         asking = self.asking(who)
-        return ReleaseRequest(asking.token, asking.group, asking.record)
+        return ReleaseRequest(asking.token, asking.is_shared, asking.record)
 
     def state(self) -> LockState:
         """Return the server's state without what has expired by now."""
@@ -134,7 +133,7 @@ class World(NamedTuple):
     def holds(self, who: int) -> bool:
         """Tell whether the server thinks so."""
         asking = self.asking(who)
-        return rules._holds(self.state(), asking.token, asking.group)
+        return rules._holds(self.state(), asking.token, asking.is_shared)
 
     def is_waiter_alive(self, who: int) -> bool:
         return self.now_ms < self.clients[who].contact + LIVENESS_MS
@@ -177,7 +176,7 @@ def give_up(world: World, who: int) -> tuple[World, bool]:
 def renew(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a renewal."""
     state, asking = world.server.thaw(), world.asking(who)
-    held = rules.renew(state, world.now_ms * 1000, asking.token, asking.group, asking.lease_ms)
+    held = rules.renew(state, world.now_ms * 1000, asking.token, asking.is_shared, asking.lease_ms)
     return world._replace(server=Server.freeze(state)), held
 
 
@@ -212,11 +211,9 @@ def direct_deadline(client: Client) -> int:
 
 
 def _check_nobody_passed(world: World, who: int) -> None:
-    """Whoever is given the lock by asking passes no live waiter, unless he must."""
-    kind = world.kinds[who]
-    joined = kind.may_join and world.state().value == b"=" + kind.group
+    """Whoever is given the lock by asking passes no live waiter."""
     others = [other for other in world.order if other != who and world.is_in_line(other)]
-    assert joined or not others, f"{who} passed {others}"
+    assert not others, f"{who} passed {others}"
 
 
 def _settle(world: World, state: LockState, told: list[Announcement]) -> World:
@@ -239,7 +236,8 @@ def _settle(world: World, state: LockState, told: list[Announcement]) -> World:
 
 
 def _next_in_order(world: World) -> list[int]:
-    """Return who is to be given the lock now: the first live waiter and all of its group."""
+    """Return who is to be given the lock now: the first live waiter; a reader's: all readers."""
     line = [who for who in world.order if world.is_in_line(who)]
-    group = world.kinds[line[0]].group
-    return [who for who in line if who == line[0] or (group and world.kinds[who].group == group)]
+    if not world.kinds[line[0]].is_shared:
+        return line[:1]
+    return [who for who in line if world.kinds[who].is_shared]

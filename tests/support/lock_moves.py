@@ -120,7 +120,7 @@ def _enter(world: World, who: int, phase: str) -> World:
 
 def _release(world: World, who: int, client: Client) -> Iterator[Move]:
     yield from _give_up(world, who, "releasing")
-    if not client.waiters and not world.kinds[who].group:
+    if not client.waiters and not world.kinds[who].is_shared:
         deleted = model.compare_and_delete(world, who)
         yield "deletes", _enter(deleted, who, "deleted")
         if world.budget.losses:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bloomlock.locks.protocol.values import (
     LIVENESS_MS,
     NO_CHANNEL,
+    SHARED,
     AcquireRequest,
     Busy,
     Granted,
@@ -35,14 +36,14 @@ class Waiter(NamedTuple):
 
     token: bytes
     lease_ms: int
-    group: bytes
+    is_shared: bool
     channel: bytes
 
 
 def read_record(record: bytes) -> Waiter:
     """Return what `AcquireRequest.record` wrote."""
-    token, lease_ms, group, channel = record.split(b" ")
-    return Waiter(token, int(lease_ms), b"" if group == b"-" else group, channel)
+    token, lease_ms, kind, channel = record.split(b" ")
+    return Waiter(token, int(lease_ms), kind == b"read", channel)
 
 
 def deaf(record: bytes) -> bytes:
@@ -100,10 +101,9 @@ def acquire(
     _forget(state, now_us)
     granted: dict[bytes, Granted] = {}
     is_behind = bool(state.queue)
-    if _holds(state, request.token, request.group) or _available(
-        state, request, is_behind=is_behind
-    ):
-        return _hold(state, now_us, request.token, request.lease_ms, request.group)
+    asked = request.token, request.is_shared
+    if _holds(state, *asked) or (not is_behind and _is_available(state, request.is_shared)):
+        return _hold(state, now_us, *asked, request.lease_ms)
     is_new = request.record not in state.queue
     if request.channel:
         _enqueue(state, now_us, request.record, is_heard=_is_heard(request.channel, hears))
@@ -112,15 +112,14 @@ def acquire(
         granted[announcement.token] = announcement.grant
         announce(announcement)
 
-    if state.value is None or request.group:
+    if _is_available(state, request.is_shared):
         is_behind = _promote(state, now_us, note, hears, request.record)
         if request.token in granted:
             # Who is answered need not be announced to, and has the whole lease.
-            until_ms = now_us // 1000 + request.lease_ms
-            _set_lease(state, until_ms, request.token, request.group, is_new=True)
+            _set_lease(state, now_us // 1000 + request.lease_ms, *asked, is_new=True)
             return granted[request.token]
-        if not request.channel and _available(state, request, is_behind=is_behind):
-            return _hold(state, now_us, request.token, request.lease_ms, request.group)
+        if not request.channel and not is_behind and _is_available(state, request.is_shared):
+            return _hold(state, now_us, *asked, request.lease_ms)
     order = state.in_order()
     position = order.index(request.record) if request.record in order else -1
     if is_new:
@@ -139,10 +138,10 @@ def release(
     hears: Hears = lambda _: True,
 ) -> bool:
     """Give up a hold and a place in the queue; return whether the lock was held."""
-    token, group, record = request
+    token, is_shared, record = request
     _forget(state, now_us)
-    held = _holds(state, token, group)
-    if held and group:
+    held = _holds(state, token, is_shared)
+    if held and is_shared:
         del state.holders[token]
         _forget(state, now_us)
     elif held:
@@ -152,12 +151,12 @@ def release(
     return held
 
 
-def renew(state: LockState, now_us: int, token: bytes, group: bytes, lease_ms: int) -> bool:
+def renew(state: LockState, now_us: int, token: bytes, is_shared: bool, lease_ms: int) -> bool:
     """Let a hold live for at least `lease_ms` from now; return whether it was held."""
     _forget(state, now_us)
-    held = _holds(state, token, group)
+    held = _holds(state, token, is_shared)
     if held:
-        _set_lease(state, now_us // 1000 + lease_ms, token, group)
+        _set_lease(state, now_us // 1000 + lease_ms, token, is_shared)
     return held
 
 
@@ -173,39 +172,36 @@ def _forget(state: LockState, now_us: int) -> None:
         state.fence = 0
     if state.value is not None and state.expires_ms <= now_ms:
         state.value = None
-    shared = state.value is not None and state.value.startswith(b"=")
+    is_shared = state.value == SHARED
     state.holders = {
-        token: until for token, until in state.holders.items() if shared and until > now_ms
+        token: until for token, until in state.holders.items() if is_shared and until > now_ms
     }
-    if shared and not state.holders:
+    if is_shared and not state.holders:
         state.value = None
-    elif shared:
+    elif is_shared:
         state.expires_ms = max(state.holders.values())
 
 
-def _holds(state: LockState, token: bytes, group: bytes) -> bool:
-    if group:
-        return state.value == b"=" + group and token in state.holders
+def _holds(state: LockState, token: bytes, is_shared: bool) -> bool:
+    if is_shared:
+        return state.value == SHARED and token in state.holders
     return state.value == token
 
 
-def _available(state: LockState, request: AcquireRequest, *, is_behind: bool) -> bool:
-    joinable = bool(request.group) and state.value == b"=" + request.group
-    if joinable and request.may_join:
-        return True
-    return (joinable or state.value is None) and not is_behind
+def _is_available(state: LockState, is_shared: bool) -> bool:
+    return state.value is None or (is_shared and state.value == SHARED)
 
 
 def _set_lease(
-    state: LockState, until_ms: int, token: bytes, group: bytes, *, is_new: bool = False
+    state: LockState, until_ms: int, token: bytes, is_shared: bool, *, is_new: bool = False
 ) -> None:
     """Let a hold live until then, or as long as it does already.
 
     Refreshing never shortens a lease: it may be a late copy of an earlier request. A hold that
     was granted in this very step has exactly the lease that is given.
     """
-    if group:
-        state.value = b"=" + group
+    if is_shared:
+        state.value = SHARED
         before_ms = 0 if is_new else state.holders.get(token, 0)
         state.holders[token] = max(until_ms, before_ms)
         state.expires_ms = max(state.holders.values())
@@ -214,8 +210,8 @@ def _set_lease(
         state.expires_ms = until_ms
 
 
-def _hold(state: LockState, now_us: int, token: bytes, lease_ms: int, group: bytes) -> Granted:
-    _set_lease(state, now_us // 1000 + lease_ms, token, group)
+def _hold(state: LockState, now_us: int, token: bytes, is_shared: bool, lease_ms: int) -> Granted:
+    _set_lease(state, now_us // 1000 + lease_ms, token, is_shared)
     now_ms = now_us // 1000
     state.fence = max(state.fence + 1, now_us)
     state.fence_expires_ms = now_ms + fence_life_ms(lease_ms, state.fence // 1000 - now_ms)
@@ -257,28 +253,25 @@ def _is_reached(state: LockState, waiter: Waiter, record: bytes, hears: Hears) -
 def _promote(
     state: LockState, now_us: int, announce: Announce, hears: Hears, asker: bytes = b""
 ) -> bool:
-    """Hand a lock that is free to the first waiter alive, and to all of its group.
+    """Hand a lock that is free to the first waiter alive, a reader's to all readers.
 
     Returns whether any waiter goes before a newcomer. `asker` is the record of who is answered in
     this step, so that no message is needed.
     """
-    chosen: bytes | None = None
-    is_behind = False
+    is_granted = is_behind = False
     for record in state.in_order():
         waiter = read_record(record)
-        if chosen is not None and waiter.group != chosen:
+        if is_granted and not waiter.is_shared:
             is_behind = True
         elif not _is_alive(state, now_us, record):
             _leave(state, record)
         elif record == asker or _is_reached(state, waiter, record, hears):
-            if state.value is not None and not (
-                waiter.group and state.value == b"=" + waiter.group
-            ):
+            if not _is_available(state, waiter.is_shared):
                 return True
-            chosen = waiter.group
+            is_granted = True
             _leave(state, record)
             _grant(state, now_us, waiter, announce)
-            if not waiter.group:
+            if not waiter.is_shared:
                 return True
     return is_behind
 
@@ -290,5 +283,5 @@ def _leave(state: LockState, record: bytes) -> None:
 
 
 def _grant(state: LockState, now_us: int, waiter: Waiter, announce: Announce) -> None:
-    grant = _hold(state, now_us, waiter.token, waiter.lease_ms, waiter.group)
+    grant = _hold(state, now_us, waiter.token, waiter.is_shared, waiter.lease_ms)
     announce(Announcement(waiter.channel, waiter.token, grant))

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from people import Loop
 
 TTL = 600.0
-GROUPS = {"read": "read", "owner": "owners"}
 CLASSES = {"lock": "Lock", "fair": "FairLock", "reentrant": "ReentrantLock"}
-CLASSES |= {"owner": "ReentrantLock", "read": "ReadWriteLock", "write": "ReadWriteLock"}
+CLASSES |= {"read": "ReadWriteLock", "write": "ReadWriteLock"}
 PARTS = ("", ":holders", ":queue", ":alive")
 
 
@@ -47,12 +46,12 @@ class Shared:
     told: list[str] = field(default_factory=list)
 
     @property
-    def group(self) -> str:
-        return GROUPS.get(self.kind, "")
+    def is_read(self) -> bool:
+        return self.kind == "read"
 
     @property
     def is_reentrant(self) -> bool:
-        return self.kind in ("reentrant", "owner")
+        return self.kind == "reentrant"
 
 
 @dataclass(eq=False)
@@ -104,38 +103,33 @@ class Walk:
 
     def _object(self, kind: str, prefix: str, client: Any) -> Shared:
         shared = Shared(kind)
-        options = {"owner": "all of them"} if kind == "owner" else {}
         made = getattr(bloomlock, prefix + CLASSES[kind])(
-            "job", client, TTL, observer=lambda event: shared.told.append(event.kind), **options
+            "job", client, TTL, observer=lambda event: shared.told.append(event.kind)
         )
         shared.lock = getattr(made, kind) if kind in ("read", "write") else made
         return shared
 
     # -- the model -------------------------------------------------------------------------------
 
-    @property
-    def group(self) -> str | None:
-        """The group of those who hold the lock, empty if it excludes all; None: it is free."""
-        return self.holds[0].shared.group if self.holds else None
+    def is_for(self, shared: Shared) -> bool:
+        """Tell whether the lock is free, or read and wanted for reading."""
+        return not self.holds or (shared.is_read and self.holds[0].shared.is_read)
 
     def is_available(self, shared: Shared) -> bool:
-        if shared.group and shared.group == self.group:
-            return not self.queue or shared.kind == "owner"
-        return self.group is None
+        return self.is_for(shared) and not (self.holds and self.queue)
 
     def promote(self) -> list[Hold]:
         """Hand the lock to those who wait, if it is for them."""
         granted: list[Hold] = []
         for hold in list(self.queue):
-            group = hold.shared.group
-            if granted and group != granted[0].shared.group:
+            if granted and not hold.shared.is_read:
                 continue
-            if self.holds and not (group and group == self.group):
+            if not self.is_for(hold.shared):
                 break
             self.queue.remove(hold)
             self.holds.append(hold)
             granted.append(hold)
-            if not group:
+            if not hold.shared.is_read:
                 break
         return granted
 

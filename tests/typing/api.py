@@ -218,7 +218,7 @@ def locks(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     assert_type(lock.acquire(), bool)
     assert_type(lock.acquire(False), bool)
     assert_type(lock.acquire(True, 0.5), bool)
-    assert_type(lock.acquire(blocking_timeout=5, token=b"mine", sleep=0.1), bool)
+    assert_type(lock.acquire(blocking_timeout=5, sleep=0.1), bool)
     assert_type(lock.locked(), bool)
     assert_type(lock.owned(), bool)
     assert_type(lock.remaining(), float)
@@ -237,7 +237,7 @@ def locks(client: redis.Redis, cluster: redis.RedisCluster) -> None:
         assert_type(same, Lock)
     with FairLock("job") as fair:
         assert_type(fair, FairLock)
-    with ReentrantLock("job", owner="me", blocking=False) as mine:
+    with ReentrantLock("job", blocking=False) as mine:
         assert_type(mine, ReentrantLock)
     both = ReadWriteLock("job", client=client, max_hold=5)
     with both.read, both.write as writing:
@@ -275,7 +275,6 @@ def mistakes(lock: Lock) -> None:
     Lock("job", observer=print_number)  # type: ignore[arg-type]
     Lock("job", client=redis.asyncio.Redis())  # type: ignore[arg-type]
     AsyncLock("job", client=redis.Redis())  # type: ignore[arg-type]
-    ReentrantLock("job", owner=5)  # type: ignore[arg-type]
     ReentrantLock("job", replicas="1")  # type: ignore[arg-type]
     ReadWriteLock("job", unknown=5)  # type: ignore[call-arg]
     lock.acquire("yes")  # type: ignore[arg-type]
@@ -298,7 +297,7 @@ def print_number(number: int) -> None:
 async def waiting(client: redis.asyncio.Redis) -> None:
     lock = AsyncLock("job", client=client, ttl=10, observer=note, on_lost=print)
     assert_type(await lock.acquire(), bool)
-    assert_type(await lock.acquire(blocking_timeout=5, token=b"mine"), bool)
+    assert_type(await lock.acquire(blocking_timeout=5), bool)
     assert_type(await lock.locked(), bool)
     assert_type(await lock.owned(), bool)
     assert_type(lock.remaining(), float)
@@ -310,7 +309,7 @@ async def waiting(client: redis.asyncio.Redis) -> None:
     await lock.close()
     async with lock as same:
         assert_type(same, AsyncLock)
-    async with AsyncFairLock("job") as fair, AsyncReentrantLock("job", owner="me") as mine:
+    async with AsyncFairLock("job") as fair, AsyncReentrantLock("job") as mine:
         assert_type(fair, AsyncFairLock)
         assert_type(mine, AsyncReentrantLock)
     both = AsyncReadWriteLock("job", client=client)

@@ -24,11 +24,10 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     Redlock("job")  # type: ignore[call-arg]
     Redlock("job", client)  # type: ignore[arg-type]
     Redlock("job", [client], replicas=1)  # type: ignore[call-arg]
-    Redlock("job", [client], pauses=0.1)  # type: ignore[arg-type]
 
 
 async def tasks(client: redis.asyncio.Redis, wrong: redis.Redis) -> None:
-    lock = AsyncRedlock("job", [client, "redis://b"], longest_ttl=0, pauses=(0.1, 0.2))
+    lock = AsyncRedlock("job", [client, "redis://b"], longest_ttl=0)
     assert_type(await lock.acquire(timeout=1), bool)
     await lock.extend(20)
     async with lock as same:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.locks.base import LockBase, owner_group
+from bloomlock.locks.base import LockBase
 from bloomlock.locks.hold import async_current_owner
-from bloomlock.locks.options import NOT_GIVEN, LockOptions, check_token
+from bloomlock.locks.options import NOT_GIVEN, LockOptions
 from bloomlock.locks.session import LockSession
 from bloomlock.runtime.clients import CLIENTS, not_portable
 
@@ -49,12 +49,11 @@ class AsyncLock(LockBase):
     It is renewed while it is held, handed to the waiter that asked first when it is released, and
     its holder learns when it is lost.
 
-    With asyncio a hold belongs to the task that carries out `acquire()`. If that task has ended, it
-    belongs to the one that called `acquire()`: `asyncio.wait_for(lock.acquire(), 5)` runs it in a
-    task of its own before Python 3.12. If that one has ended too, the lock is lost: it is renewed
-    no more, and `on_lost` is called. All waiting tasks of a client share one connection. `on_lost`
-    and `observer` are called from the loop, which they must not block; `on_lost` may be a coroutine
-    function. A cancelled `acquire` leaves neither a hold nor a place in the queue.
+    With asyncio a hold belongs to the task that calls `acquire()`, also where another task carries
+    it out: `asyncio.wait_for(lock.acquire(), 5)`. When that task has ended, the lock is lost: it is
+    renewed no more, and `on_lost` is called. All waiting tasks of a client share one connection.
+    `on_lost` and `observer` are called from the loop, which they must not block; `on_lost` may be a
+    coroutine function. A cancelled `acquire` leaves neither a hold nor a place in the queue.
 
     Args:
         name: Free text; the lock's identity on the server.
@@ -69,9 +68,9 @@ class AsyncLock(LockBase):
         thread_local: Whether a hold belongs to the thread or task that acquired it; False: any may
             release it.
         replicas: How many replicas must have acknowledged a grant, else it is given back.
-        observer: Called with a LockEvent for whatever happens: for threads, what the watchdog does
-            and finds from a thread of its own, the rest from the thread that acquires or releases.
-            What it raises is logged; SystemExit and its kin pass in the latter threads only.
+        observer: Called with a LockEvent for whatever happens: for threads from the one that
+            acquires or releases, and for what the watchdog does and finds from another one, so a
+            moment late. What it raises is logged; SystemExit and its kin pass in the former.
         prefix: Start of all keys.
         timeout: redis-py's name for a lease that is not renewed.
         sleep: redis-py's; accepted, and not needed.
@@ -92,8 +91,8 @@ class AsyncLock(LockBase):
     False
     """
 
-    _group: bytes = b""
-    _reentrant = False
+    _is_shared = False
+    _is_reentrant = False
     _owner = staticmethod(async_current_owner)
 
     def __init__(
@@ -107,8 +106,8 @@ class AsyncLock(LockBase):
         if isinstance(name, CLIENTS):
             # r.lock(name, lock_class=Lock) gives them the other way round.
             name, client = client, name
-        terms = (name, LockOptions(ttl, **options), self._group)
-        self._use(LockSession(*terms, reentrant=self._reentrant), client)
+        kind = {"is_shared": self._is_shared, "is_reentrant": self._is_reentrant}
+        self._use(LockSession(name, LockOptions(ttl, **options), **kind), client)
 
     def _use(self, session: LockSession, client: Any) -> None:
         self._session = session
@@ -185,8 +184,7 @@ class AsyncLock(LockBase):
         event: Event = hold.event
         return event
 
-    # In asyncio no coroutine functions: who calls them is known, also where another task carries
-    # them out.
+    # In asyncio no coroutine functions: whoever calls them owns the hold, whoever awaits them.
 
     def acquire(
         self,
@@ -195,7 +193,6 @@ class AsyncLock(LockBase):
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,
-        token: str | bytes | None = None,
     ) -> Coroutine[Any, Any, bool]:
         """Take the lock, waiting for it if need be.
 
@@ -204,7 +201,6 @@ class AsyncLock(LockBase):
             timeout: Seconds to wait at most; None or -1: the default of the object, else for ever.
             blocking_timeout: redis-py's name for it.
             sleep: redis-py's; accepted, and not needed.
-            token: One to use instead of a fresh one; no other client may use it.
 
         Returns:
             True if this thread or task holds the lock now, False if others had it all the time.
@@ -224,21 +220,20 @@ class AsyncLock(LockBase):
         one each two seconds of waiting.
         """
         given = (blocking, timeout, blocking_timeout, sleep)
-        seconds = self._session.options.seconds_to_wait(*given)
-        return self._acquire(self._owner(), seconds, check_token(token))
+        return self._acquire(self._owner(), self._session.options.seconds_to_wait(*given))
 
-    async def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
+    async def _acquire(self, owner: object, seconds: float | None) -> bool:
         if True:  # ASYNC
             await self._attach(seconds)
-        session, owner = self._session, self._owner()
-        attempt = session.begin(owner, seconds, token)
+            # What runs alone in a loop, without a task that calls it, owns its hold.
+            owner = owner or self._owner()
+        attempt = self._session.begin(owner, seconds)
         if isinstance(attempt, bool):
             return attempt
-        heir = None if caller is owner else caller
         try:
-            return await self._run(session.acquire(attempt, owner, heir))
+            return await self._run(self._session.acquire(attempt, owner))
         except BaseException:
-            await self._finish(session.undo(attempt))
+            await self._finish(self._session.undo(attempt))
             raise
 
     def release(self) -> Coroutine[Any, Any, None]:
@@ -253,10 +248,7 @@ class AsyncLock(LockBase):
 
         Cost: one round trip; two if a client began to wait meanwhile.
         """
-        return self._release(self._owner())
-
-    async def _release(self, caller: object) -> None:
-        await self._finish(self._session.release(self._owner() if caller is None else caller))
+        return self._finish(self._session.release(self._owner()))
 
     async def locked(self) -> bool:
         """Return whether any client holds the lock; one round trip."""
@@ -267,10 +259,7 @@ class AsyncLock(LockBase):
 
         `check` does the same from what is known here.
         """
-        return self._owned(self._owner())
-
-    async def _owned(self, caller: object) -> bool:
-        return await self._run(self._session.owned(self._owner() if caller is None else caller))
+        return self._run(self._session.owned(self._owner()))
 
     def extend(
         self, ttl: float | None = None, *, replace_ttl: bool = True
@@ -291,11 +280,7 @@ class AsyncLock(LockBase):
 
         Cost: one round trip.
         """
-        return self._extend(self._owner(), ttl, replace_ttl)
-
-    async def _extend(self, caller: object, ttl: float | None, replace_ttl: bool) -> bool:
-        owner = self._owner() if caller is None else caller
-        return await self._run(self._session.extend(owner, ttl, add=not replace_ttl))
+        return self._run(self._session.extend(self._owner(), ttl, add=not replace_ttl))
 
     def reacquire(self) -> Coroutine[Any, Any, bool]:
         """Let the lease begin anew; redis-py's name for `extend()`."""
@@ -347,35 +332,16 @@ class AsyncReentrantLock(AsyncLock):
     Counted here, for each thread or task: a nested acquire costs no round trip, and a retry cannot
     count twice.
 
-    Args:
-        name: As of Lock, and all that follow.
-        client: See Lock.
-        ttl: See Lock.
-        owner: A text; all who give the same one share the lock, in other threads, processes
-            or machines, each with a lease of its own. It is free when all of them released it.
-        **options: See Lock.
+    Arguments and methods are those of Lock.
     """
 
-    _reentrant = True
-
-    def __init__(
-        self,
-        name: str,
-        client: AsyncClient = None,
-        ttl: float | None = None,
-        *,
-        owner: str | None = None,
-        **options: Unpack[LockParameters],
-    ) -> None:
-        """Check the parameters."""
-        self._group = owner_group(owner)
-        super().__init__(name, client, ttl, **options)
+    _is_reentrant = True
 
 
 class AsyncReadLock(AsyncLock):
     """The read side of a read-write lock; get it there."""
 
-    _group = b"read"
+    _is_shared = True
 
 
 class AsyncReadWriteLock:

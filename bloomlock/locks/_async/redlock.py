@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.errors import ConfigurationError
 from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
 
@@ -19,7 +18,7 @@ else:
     from bloomlock.runtime.threads import threads_for, threads_over
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Iterable
     from typing import Any, Unpack
 
     import redis.asyncio
@@ -56,7 +55,7 @@ class AsyncRedlock(AsyncLock):
     There is no queue across servers: a waiter asks again after a pause of random length, so the
     order is random.
 
-    `acquire` takes no `token`, as each try has a fresh one. It raises QuorumError if fewer than a
+    `acquire` raises QuorumError if fewer than a
     majority of the servers have a vote: when time is up, or, without a limit, when none was reached
     for as long as the lease. What was taken is given back then, as after KeyboardInterrupt or a
     cancellation; a server that does not answer keeps it at most until the lease ends. A try costs
@@ -78,7 +77,6 @@ class AsyncRedlock(AsyncLock):
             least 0.05 and at most 1.
         longest_ttl: The longest lease in seconds that any client asks these servers for; None:
             `ttl`. To be set where others use the same name with a longer `ttl`, or `extend` one.
-        pauses: The shortest and the longest pause in seconds before a waiter asks again.
         renew: Whether the lease is renewed, each third of it, while the lock is held.
         max_hold: Seconds after which it is renewed no more; None: no limit.
         on_lost: Called with the lock, from a thread of its own, when a hold is lost.
@@ -114,15 +112,6 @@ class AsyncRedlock(AsyncLock):
         **options: Unpack[RedlockParameters],
     ) -> None:
         self._use(RedlockSession(name, RedlockOptions(ttl, **options)), clients)
-
-    def _acquire(
-        self, caller: object, seconds: float | None, token: bytes | None
-    ) -> Coroutine[Any, Any, bool]:
-        if token is not None:
-            raise ConfigurationError(
-                f"token must be None for a Redlock, not {token.decode()!r:.80}"
-            )
-        return super()._acquire(caller, seconds, None)
 
     if True:  # ASYNC
 

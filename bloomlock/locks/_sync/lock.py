@@ -7,9 +7,9 @@ import weakref
 from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from bloomlock.locks.base import LockBase, owner_group
+from bloomlock.locks.base import LockBase
 from bloomlock.locks.hold import current_owner
-from bloomlock.locks.options import NOT_GIVEN, LockOptions, check_token
+from bloomlock.locks.options import NOT_GIVEN, LockOptions
 from bloomlock.locks.session import LockSession
 from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import CLIENTS, not_portable, sync_client
@@ -48,9 +48,9 @@ class Lock(LockBase):
         thread_local: Whether a hold belongs to the thread or task that acquired it; False: any may
             release it.
         replicas: How many replicas must have acknowledged a grant, else it is given back.
-        observer: Called with a LockEvent for whatever happens: for threads, what the watchdog does
-            and finds from a thread of its own, the rest from the thread that acquires or releases.
-            What it raises is logged; SystemExit and its kin pass in the latter threads only.
+        observer: Called with a LockEvent for whatever happens: for threads from the one that
+            acquires or releases, and for what the watchdog does and finds from another one, so a
+            moment late. What it raises is logged; SystemExit and its kin pass in the former.
         prefix: Start of all keys.
         timeout: redis-py's name for a lease that is not renewed.
         sleep: redis-py's; accepted, and not needed.
@@ -71,8 +71,8 @@ class Lock(LockBase):
     False
     """
 
-    _group: bytes = b""
-    _reentrant = False
+    _is_shared = False
+    _is_reentrant = False
     _owner = staticmethod(current_owner)
 
     def __init__(
@@ -86,8 +86,8 @@ class Lock(LockBase):
         if isinstance(name, CLIENTS):
             # r.lock(name, lock_class=Lock) gives them the other way round.
             name, client = client, name
-        terms = (name, LockOptions(ttl, **options), self._group)
-        self._use(LockSession(*terms, reentrant=self._reentrant), client)
+        kind = {"is_shared": self._is_shared, "is_reentrant": self._is_reentrant}
+        self._use(LockSession(name, LockOptions(ttl, **options), **kind), client)
 
     def _use(self, session: LockSession, client: Any) -> None:
         self._session = session
@@ -119,8 +119,7 @@ class Lock(LockBase):
         event: Event = hold.event
         return event
 
-    # In asyncio no coroutine functions: who calls them is known, also where another task carries
-    # them out.
+    # In asyncio no coroutine functions: whoever calls them owns the hold, whoever awaits them.
 
     def acquire(
         self,
@@ -129,7 +128,6 @@ class Lock(LockBase):
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,
-        token: str | bytes | None = None,
     ) -> bool:
         """Take the lock, waiting for it if need be.
 
@@ -138,7 +136,6 @@ class Lock(LockBase):
             timeout: Seconds to wait at most; None or -1: the default of the object, else for ever.
             blocking_timeout: redis-py's name for it.
             sleep: redis-py's; accepted, and not needed.
-            token: One to use instead of a fresh one; no other client may use it.
 
         Returns:
             True if this thread or task holds the lock now, False if others had it all the time.
@@ -158,19 +155,16 @@ class Lock(LockBase):
         one each two seconds of waiting.
         """
         given = (blocking, timeout, blocking_timeout, sleep)
-        seconds = self._session.options.seconds_to_wait(*given)
-        return self._acquire(self._owner(), seconds, check_token(token))
+        return self._acquire(self._owner(), self._session.options.seconds_to_wait(*given))
 
-    def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
-        session, owner = self._session, self._owner()
-        attempt = session.begin(owner, seconds, token)
+    def _acquire(self, owner: object, seconds: float | None) -> bool:
+        attempt = self._session.begin(owner, seconds)
         if isinstance(attempt, bool):
             return attempt
-        heir = None if caller is owner else caller
         try:
-            return self._run(session.acquire(attempt, owner, heir))
+            return self._run(self._session.acquire(attempt, owner))
         except BaseException:
-            self._finish(session.undo(attempt))
+            self._finish(self._session.undo(attempt))
             raise
 
     def release(self) -> None:
@@ -183,10 +177,7 @@ class Lock(LockBase):
 
         Cost: one round trip; two if a client began to wait meanwhile.
         """
-        return self._release(self._owner())
-
-    def _release(self, caller: object) -> None:
-        self._finish(self._session.release(self._owner() if caller is None else caller))
+        return self._finish(self._session.release(self._owner()))
 
     def locked(self) -> bool:
         """Return whether any client holds the lock; one round trip."""
@@ -197,10 +188,7 @@ class Lock(LockBase):
 
         `check` does the same from what is known here.
         """
-        return self._owned(self._owner())
-
-    def _owned(self, caller: object) -> bool:
-        return self._run(self._session.owned(self._owner() if caller is None else caller))
+        return self._run(self._session.owned(self._owner()))
 
     def extend(self, ttl: float | None = None, *, replace_ttl: bool = True) -> bool:
         """Let the lease be `ttl` seconds from now, and at each renewal from now on.
@@ -219,11 +207,7 @@ class Lock(LockBase):
 
         Cost: one round trip.
         """
-        return self._extend(self._owner(), ttl, replace_ttl)
-
-    def _extend(self, caller: object, ttl: float | None, replace_ttl: bool) -> bool:
-        owner = self._owner() if caller is None else caller
-        return self._run(self._session.extend(owner, ttl, add=not replace_ttl))
+        return self._run(self._session.extend(self._owner(), ttl, add=not replace_ttl))
 
     def reacquire(self) -> bool:
         """Let the lease begin anew; redis-py's name for `extend()`."""
@@ -272,35 +256,16 @@ class ReentrantLock(Lock):
     Counted here, for each thread or task: a nested acquire costs no round trip, and a retry cannot
     count twice.
 
-    Args:
-        name: As of Lock, and all that follow.
-        client: See Lock.
-        ttl: See Lock.
-        owner: A text; all who give the same one share the lock, in other threads, processes
-            or machines, each with a lease of its own. It is free when all of them released it.
-        **options: See Lock.
+    Arguments and methods are those of Lock.
     """
 
-    _reentrant = True
-
-    def __init__(
-        self,
-        name: str,
-        client: Client = None,
-        ttl: float | None = None,
-        *,
-        owner: str | None = None,
-        **options: Unpack[LockParameters],
-    ) -> None:
-        """Check the parameters."""
-        self._group = owner_group(owner)
-        super().__init__(name, client, ttl, **options)
+    _is_reentrant = True
 
 
 class ReadLock(Lock):
     """The read side of a read-write lock; get it there."""
 
-    _group = b"read"
+    _is_shared = True
 
 
 class ReadWriteLock:

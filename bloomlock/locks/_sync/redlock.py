@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.errors import ConfigurationError
 from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
 from bloomlock.locks.watchdog import WATCHDOG
@@ -52,7 +51,7 @@ class Redlock(Lock):
     There is no queue across servers: a waiter asks again after a pause of random length, so the
     order is random.
 
-    `acquire` takes no `token`, as each try has a fresh one. It raises QuorumError if fewer than a
+    `acquire` raises QuorumError if fewer than a
     majority of the servers have a vote: when time is up, or, without a limit, when none was reached
     for as long as the lease. What was taken is given back then, as after KeyboardInterrupt or a
     cancellation; a server that does not answer keeps it at most until the lease ends. A try costs
@@ -71,7 +70,6 @@ class Redlock(Lock):
             least 0.05 and at most 1.
         longest_ttl: The longest lease in seconds that any client asks these servers for; None:
             `ttl`. To be set where others use the same name with a longer `ttl`, or `extend` one.
-        pauses: The shortest and the longest pause in seconds before a waiter asks again.
         renew: Whether the lease is renewed, each third of it, while the lock is held.
         max_hold: Seconds after which it is renewed no more; None: no limit.
         on_lost: Called with the lock, from a thread of its own, when a hold is lost.
@@ -107,13 +105,6 @@ class Redlock(Lock):
         **options: Unpack[RedlockParameters],
     ) -> None:
         self._use(RedlockSession(name, RedlockOptions(ttl, **options)), clients)
-
-    def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
-        if token is not None:
-            raise ConfigurationError(
-                f"token must be None for a Redlock, not {token.decode()!r:.80}"
-            )
-        return super()._acquire(caller, seconds, None)
 
     def _start(self, client: Any) -> None:
         made = sync_clients(client)

@@ -17,7 +17,7 @@ from bloomlock.effects import ConnectionLost, Core, Request, Subscribe, make
 from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script, named_error
 
-from .values import AcquireRequest, Busy, Granted, ReleaseRequest
+from .values import SHARED, AcquireRequest, Busy, Granted, ReleaseRequest, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,13 +33,10 @@ COMPARE_AND_DELETE = (("DELIFEQ",), ("DELEX", "IFEQ"))
 
 
 class LockScript(Generic[R]):
-    """A script for requests that begin with a token; `terms` makes the rest its arguments."""
+    """A script whose requests begin with a token, its last argument; `terms` are those before."""
 
     def __init__(
-        self,
-        *names: str,
-        read: Callable[[Any], R],
-        terms: Callable[..., tuple[bytes | int, ...]] = lambda *rest: rest,
+        self, *names: str, terms: Callable[..., tuple[bytes | int, ...]], read: Callable[[Any], R]
     ) -> None:
         self._script = Script("lock_start", *names)
         self._terms = terms
@@ -53,10 +50,6 @@ class LockScript(Generic[R]):
     def _arguments(self, request: tuple[Any, ...]) -> tuple[bytes | int, ...]:
         return *self._terms(*request[1:]), request[0]
 
-    def command(self, keys: LockKeys, request: tuple[Any, ...]) -> bytes:
-        token = request[0]
-        return b"%b$%d\r\n%b\r\n" % (self._opening(keys, request[1:]), len(token), token)
-
     def run(
         self, keys: LockKeys, request: tuple[Any, ...], *after: bytes, repeatable: bool = True
     ) -> Core[tuple[R, Any]]:
@@ -65,7 +58,9 @@ class LockScript(Generic[R]):
         Returns the answer, and the reply to the command `after` it (at most one), which is sent
         behind it on the same connection.
         """
-        sent = Request(keys.lock, (self.command(keys, request), *after))
+        token = request[0]
+        command = b"%b$%d\r\n%b\r\n" % (self._opening(keys, request[1:]), len(token), token)
+        sent = Request(keys.lock, (command, *after))
         replies = yield from deliver(sent, repeatable=repeatable)
         if isinstance(replies[0], NoScriptError):
             whole = self._script.by_source(keys, self._arguments(request))
@@ -98,16 +93,22 @@ def _read_acquire(reply: Any) -> Granted | Busy:
 def _acquire_terms(*rest: Any) -> tuple[bytes | int, ...]:
     asking = AcquireRequest(b"", *rest)
     queued_ms = asking.queued_ms if asking.channel else 0
-    return asking.group, asking.lease_ms, int(asking.may_join), queued_ms, asking.channel
+    return word_of(asking.is_shared), asking.lease_ms, queued_ms, asking.channel
+
+
+def _other_terms(is_shared: bool, term: bytes | int) -> tuple[bytes | int, ...]:
+    return word_of(is_shared), term
 
 
 ACQUIRE: LockScript[Granted | Busy] = LockScript(
     "lock_acquire_plain", "lock_common", "lock_acquire", terms=_acquire_terms, read=_read_acquire
 )
-RELEASE = LockScript("lock_release_plain", "lock_common", "lock_release", read=bool)
-# It follows group and lease in ms. No native command renews: SET IFEQ sets a shorter lease too, so
-# a late copy of an earlier renewal would shorten what was extended since.
-RENEW = LockScript("lock_common", "lock_renew", read=bool)
+RELEASE = LockScript(
+    "lock_release_plain", "lock_common", "lock_release", terms=_other_terms, read=bool
+)
+# Its term is the lease in ms. No native command renews: SET IFEQ sets a shorter lease too, so a
+# late copy of an earlier renewal would shorten what was extended since.
+RENEW = LockScript("lock_common", "lock_renew", terms=_other_terms, read=bool)
 
 
 @lru_cache(CACHED_OPENINGS)
@@ -129,9 +130,8 @@ class LockSteps:
         return ACQUIRE.run(self.keys, request, *after)
 
     def give_back(self, hold: Any) -> Core[bool | None]:
-        return self.release(
-            make(ReleaseRequest, (hold.token, hold.group, b"")), waiters=hold.waiters
-        )
+        request = make(ReleaseRequest, (hold.token, hold.is_shared, b""))
+        return self.release(request, waiters=hold.waiters)
 
     def release(self, request: ReleaseRequest, *, waiters: bool) -> Core[bool | None]:
         """Give up a hold and a place in the queue, and hand the lock on.
@@ -140,7 +140,7 @@ class LockSteps:
         round trip; two if a client waits that was not known to (`waiters`).
         """
         try:
-            if not (waiters or request.group or request.record):
+            if not (waiters or request.is_shared or request.record):
                 deleted = yield from self._compare_and_delete(request)
                 if deleted is not None:
                     return deleted
@@ -172,18 +172,18 @@ class LockSteps:
             self._missing.add(words[0])
         return None
 
-    def is_held(self, token: bytes, group: bytes) -> Core[bool]:
+    def is_held(self, token: bytes, is_shared: bool) -> Core[bool]:
         value, until_ms, (seconds, us) = yield from ask(
             self.keys.lock,
             encode_command("GET", self.keys.lock),
             encode_command("ZSCORE", self.keys.holders, token),
             encode_command("TIME"),
         )
-        if not group:
+        if not is_shared:
             return bool(value == token)
-        # Others of the group may keep the lock longer than this hold lives.
+        # Other readers may keep the lock longer than this hold lives.
         now_ms = int(seconds) * 1000 + int(us) // 1000
-        return bool(value == b"=" + group and until_ms and float(until_ms) > now_ms)
+        return bool(value == SHARED and until_ms and float(until_ms) > now_ms)
 
     def value(self) -> Core[bytes | None]:
         [value] = yield from ask(self.keys.lock, encode_command("GET", self.keys.lock))

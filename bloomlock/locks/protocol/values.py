@@ -1,8 +1,4 @@
-"""What clients and the server tell each other about one lock, as values.
-
-docs/internals/format.md has the five keys of a lock. A hold belongs to a group or, with the empty
-group, excludes all others. Holds of one group share the lock: readers, or all who name one owner.
-"""
+"""What clients and the server tell each other about one lock; docs/internals/format.md."""
 
 from __future__ import annotations
 
@@ -16,6 +12,12 @@ LIVENESS_MS = 3 * SLICE_MS
 """A waiter that was not heard of for so long is passed over; lock_start.lua has the same number."""
 NO_CHANNEL = b"-"
 """The channel of waiters to whom nothing can be announced."""
+SHARED = b"=read"
+"""The value of a lock that readers share; a lock with any other value excludes all."""
+
+
+def word_of(is_shared: bool) -> bytes:
+    return b"read" if is_shared else b"-"
 
 
 class AcquireRequest(NamedTuple):
@@ -23,9 +25,6 @@ class AcquireRequest(NamedTuple):
 
     Attributes:
         token: No other client has it; fixed before the first byte is sent. Without spaces.
-        group: Empty: exclusive. Without spaces.
-        may_join: Whether it may join its own group past waiters (a re-entrant owner must, a
-            reader must not, or writers would starve).
         channel: Where to announce a grant; empty: not willing to wait.
         provisional_lease_ms: The lease of a grant that has to be announced; 0: `lease_ms`. A waiter
             that renews keeps others waiting for no longer than this if it died in the queue.
@@ -33,13 +32,12 @@ class AcquireRequest(NamedTuple):
 
     token: bytes
     lease_ms: int
-    group: bytes = b""
-    may_join: bool = False
+    is_shared: bool = False
     channel: bytes = b""
     provisional_lease_ms: int = 0
 
     def listening(self, channel: bytes) -> AcquireRequest:
-        return make(AcquireRequest, (*self[:4], channel, self[5]))
+        return make(AcquireRequest, (*self[:3], channel, self[4]))
 
     @property
     def granted_ms(self) -> int:
@@ -59,14 +57,14 @@ class AcquireRequest(NamedTuple):
         """How this waiter stands in the queue; lock_acquire_plain.lua makes the same."""
         if not self.channel:
             return b""
-        return b"%b %d %b %b" % (self.token, self.queued_ms, self.group or b"-", self.channel)
+        return b"%b %d %b %b" % (self.token, self.queued_ms, word_of(self.is_shared), self.channel)
 
 
 class ReleaseRequest(NamedTuple):
     """Who gives up a hold, a place in the queue (`record`, or empty), or whichever he has."""
 
     token: bytes
-    group: bytes = b""
+    is_shared: bool = False
     record: bytes = b""
 
 

@@ -155,7 +155,7 @@ class Attempt:
 
         What does not reach the server ends by itself, with the liveness or the lease.
         """
-        given_up = ReleaseRequest(self.request.token, self.request.group, self.request.record)
+        given_up = ReleaseRequest(self.request.token, self.request.is_shared, self.request.record)
         try:
             yield from self._steps.release(given_up, waiters=True)
         except (ConnectionLost, redis.exceptions.RedisError, ConfigurationError):

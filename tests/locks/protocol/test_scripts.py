@@ -12,7 +12,13 @@ from lock_rules import NEVER_MS, LockState
 
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.steps import ACQUIRE, RELEASE, RENEW
-from bloomlock.locks.protocol.values import NO_CHANNEL, AcquireRequest, Granted, ReleaseRequest
+from bloomlock.locks.protocol.values import (
+    NO_CHANNEL,
+    SHARED,
+    AcquireRequest,
+    Granted,
+    ReleaseRequest,
+)
 from bloomlock.runtime.threads import threads_for
 
 KEYS = LockKeys.of("compared")
@@ -54,13 +60,12 @@ class Comparison:
         self.seen = Counter()
 
     def request(self):
-        """Return what one of ten clients always asks for; each has one group and one channel."""
+        """Return what one of ten clients always asks for; each has one channel, three read."""
         number = self.chance.randrange(10)
-        group = (b"", b"", b"read", b"read", b"us")[number // 2]
         channel = (b"", HEARD, HEARD, UNHEARD, NO_CHANNEL)[number % 5]
         lease_ms, provisional_ms = LEASES_MS[number % 3], (0, LEASES_MS[0])[number % 2]
         token = b"t%d" % number
-        return AcquireRequest(token, lease_ms, group, group == b"us", channel, provisional_ms)
+        return AcquireRequest(token, lease_ms, number // 3 == 1, channel, provisional_ms)
 
     def step(self):
         asked, told = self.request(), []
@@ -77,12 +82,12 @@ class Comparison:
                 else:
                     assert answer.position == expected.position
             case "release":
-                leaving = ReleaseRequest(asked.token, asked.group, asked.record)
+                leaving = ReleaseRequest(asked.token, asked.is_shared, asked.record)
                 answer, _ = self.run(RELEASE.run(KEYS, leaving))
                 assert answer == rules.release(state, now_us, leaving, told.append, hears)
                 kind += f" {answer}"
             case "renew":
-                renewal = (asked.token, asked.group, asked.lease_ms)
+                renewal = (asked.token, asked.is_shared, asked.lease_ms)
                 [answer] = self.run(RENEW.run_all([(KEYS, renewal)]))
                 assert answer == rules.renew(state, now_us, *renewal)
                 kind += f" {answer}"
@@ -91,7 +96,7 @@ class Comparison:
                 return
         self.seen.update([kind, f"grants {min(len(told), 2)}"])
         after_us, after = read(self.r)
-        if after.holders and after.value and after.value.startswith(b"="):
+        if after.holders and after.value == SHARED:
             assert after.expires_ms > max(after.holders.values()) - STEP_MS
         assert shown(after, after_us) == shown(state, now_us), (kind, asked, told)
         if told or isinstance(answer, Granted):

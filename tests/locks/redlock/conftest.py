@@ -24,6 +24,11 @@ def _five() -> Iterator[Several]:
         yield Several(stack, 5)
 
 
+@pytest.fixture(autouse=True)
+def _pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bloomlock.locks.redlock.PAUSES", (0.001, 0.02))
+
+
 @pytest.fixture
 def three(_three: Several) -> Iterator[Several]:
     """Three empty servers; those that a test kills or stops run again for the next one."""

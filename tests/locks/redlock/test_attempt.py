@@ -17,12 +17,17 @@ LEASE = 5.0
 PAUSE = 0.1
 
 
+@pytest.fixture(autouse=True)
+def _pauses(monkeypatch):
+    monkeypatch.setattr("bloomlock.locks.redlock.PAUSES", (PAUSE, PAUSE))
+
+
 class Driven:
     """An attempt at a lock on three servers, begun at second 100."""
 
     def __init__(self, until: float | None) -> None:
         self.now = 100.0
-        options = RedlockOptions(LEASE, longest_ttl=0.0, pauses=(PAUSE, PAUSE))
+        options = RedlockOptions(LEASE, longest_ttl=0.0)
         each = [LockSteps(LockKeys.of("job"), set()) for _ in range(3)]
         steps = MajoritySteps("job", each, options, lambda: self.now)
         asking = AcquireRequest(b"", round(LEASE * 1000))

@@ -228,7 +228,7 @@ def test_interrupted_at_some_points(three, busy, seed):
     if busy:
         holder.acquire()
         wait_until(lambda: three.held(holder.key) == 3)
-    lock = three.lock(pauses=(0.001, 0.002), thread_local=False)
+    lock = three.lock(thread_local=False)
     while True:
         try:
             with InterruptedAt(number) as point:
@@ -294,7 +294,7 @@ def test_each_turn_counts(five):
     counted = [0]
 
     def thread():
-        lock = five.lock(pauses=(0.001, 0.02))
+        lock = five.lock()
         for _ in range(5):
             with lock:
                 seen = counted[0]
@@ -303,7 +303,7 @@ def test_each_turn_counts(five):
 
     async def tasks():
         async def turn():
-            lock = five.async_lock(pauses=(0.001, 0.02))
+            lock = five.async_lock()
             for _ in range(5):
                 async with lock:
                     seen = counted[0]
