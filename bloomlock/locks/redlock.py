@@ -14,8 +14,6 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from bloomlock.commands import encode_command
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, FanOut, Pause
 from bloomlock.errors import ConfigurationError, QuorumError
@@ -43,11 +41,11 @@ _RUN = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 UPTIME_STEP = 1.0
 """A server reports its uptime in whole seconds, which may be almost one too many."""
 PAUSES = (0.05, 0.25)
-"""The shortest and the longest pause in seconds before a waiter asks again."""
-SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
-NO_TOKEN = b"-"
+"""The shortest and the longest pause in seconds before a waiter asks again.
+
+Their random length keeps two who ask at once from sharing the votes again and again."""
 LINGER_SECONDS = 10.0
-"""How long a release is repeated in the background at a server that does not answer."""
+"""How long a release goes on in the background at a server that does not answer."""
 
 
 class Vote(Enum):
@@ -210,58 +208,40 @@ class MajoritySteps(LockSteps):
     def release_all(self, ballot: Ballot, *, wait_for_all: bool = False) -> Core[list[Vote | None]]:
         """Release everywhere, and wait for those that are known to have the token.
 
-        A server that has not answered yet is asked as soon as it does.
+        A server that has not answered yet is asked when that is over.
         """
         ballot.closed = True
         waits = [wait_for_all or seat.vote in {Vote.YES, Vote.ABSTAINS} for seat in ballot.seats]
 
+        def release(seat: Seat) -> Core[Vote]:
+            if not seat.there:
+                return Vote.NO
+            held = yield from seat.steps.release(ReleaseRequest(ballot.token), waiters=False)
+            seat.there = False
+            if held is False:
+                return Vote.NO
+            return Vote.YES if self._clock() >= seat.counts_from else Vote.ABSTAINS
+
         def is_enough(votes: Votes) -> bool:
             return not any(w and vote is None for w, vote in zip(waits, votes, strict=True))
 
-        release = partial(self._release, ballot)
         return self._ask_each(ballot, release, is_enough, LINGER_SECONDS, closes=True)
 
-    def _release(self, ballot: Ballot, seat: Seat) -> Core[Vote]:
-        """Give back at one server, again and again if it is there but does not answer."""
-        until, pause = self._clock() + LINGER_SECONDS, SHORTEST_RETRY
-        while seat.there:
-            try:
-                held = yield from seat.steps.release(ReleaseRequest(ballot.token), waiters=False)
-            except ConnectionLost as lost:
-                is_slow = isinstance(lost.cause, RedisTimeoutError)
-                if not is_slow or self._clock() + pause > until:
-                    raise
-            else:
-                seat.there = False
-                if held is False:
-                    return Vote.NO
-                return Vote.YES if self._clock() >= seat.counts_from else Vote.ABSTAINS
-            yield Pause(pause)
-            pause = min(2 * pause, LONGEST_RETRY)
-        return Vote.NO
-
     def is_held(self, token: bytes, is_shared: bool) -> Core[bool]:  # noqa: ARG002 - no readers here
-        return (yield from self._token_of_majority(token)) is not None
+        return (yield from self.value()) == token
 
     def value(self) -> Core[bytes | None]:
-        return self._token_of_majority(None)
-
-    def _token_of_majority(self, wanted: bytes | None) -> Core[bytes | None]:
-        """Return the token that a majority has, if it is the one wanted; None if none has."""
+        """Return the token that a majority has; None if none has."""
         ballot = self.new_ballot()
 
         def look(seat: Seat) -> Core[bytes]:
             return (yield from seat.steps.value()) or b""
 
         def count(answers: Votes) -> tuple[bytes, bool | None]:
-            known = Counter(each for each in answers if isinstance(each, bytes))
-            del known[b""]
-            token = wanted or max(known, key=known.__getitem__, default=NO_TOKEN)
-            votes = [
-                (Vote.YES if each == token else Vote.NO) if isinstance(each, bytes) else None
-                for each in answers
-            ]
-            return token, agreement(votes)
+            tokens = Counter(each for each in answers if each)
+            token = max(tokens, key=tokens.__getitem__, default=b"-")
+            said = {token: Vote.YES, None: None}
+            return token, agreement([said.get(each, Vote.NO) for each in answers])
 
         answers = yield from self._ask_each(ballot, look, lambda some: count(some)[1] is not None)
         token, held = count(answers)
@@ -322,11 +302,6 @@ class MajoritySteps(LockSteps):
 
 
 class MajorityAttempt(Attempt):
-    """Polls, with pauses of random length.
-
-    These keep two who ask at once from sharing the votes between them again and again.
-    """
-
     _steps: MajoritySteps
 
     def run(self) -> Core[Obtained | None]:
