@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item, encode_items
 
-from . import tombstones
 from .batches import Chunk, choose, chunks, fail_after, fail_after_adding, take_known
 from .follow import Operation
 from .near_cache import keys_of
@@ -49,20 +48,18 @@ def exists(state: FilterState, item: Item) -> Core[bool]:
 def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
     """Do what `_answer` does for one item, without its costs where all is as expected."""
     data = encode_item(item)
-    view, strategy = state.view, state.strategy
+    view = state.view
     if view is None or state.lost or (write and state.fill.refusing):
         (answer,) = yield from _answer(state, [item], 0, "items", write=write)
         return answer
     asked = state.ask_near(view) if state.caching is not None else None
-    if not view.discards:
-        segment = yield from strategy.one(view.shards, view.hasher, data, write=write)
-    else:
-        segment = yield from tombstones.ask_one(view, strategy, data, write=write)
+    strategy = state.strategy_in(view)
+    segment = yield from strategy.one(view.shards, view.hasher, data, write=write)
     _, header, missing, error = segment
-    if error is not None or missing is None or header != view.header:
+    if error is not None or missing is None or header != view.expected:
         if asked is not None:
             asked.near.doubt()
-        operation = Operation(state, Chunk([data]), write=write)
+        operation = Operation(state, Chunk([data]), write=write, strategy=strategy)
         (answer,) = yield from operation.run(view, [([0], [segment])])
         return answer
     if asked is not None:

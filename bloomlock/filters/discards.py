@@ -23,7 +23,6 @@ from .answers import exists_many
 from .batches import before_adding, fail_after
 from .state import in_one_generation
 from .support import DISCARD, check_support
-from .tombstones import NEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     Item = str | bytes
 
 ITEMS_PER_CHUNK = 10_000
+NEEDS = "discard needs"
 
 
 def discard(state: FilterState, item: Item) -> Core[bool]:

@@ -185,7 +185,7 @@ def export_file(
 
     def write(parts: Sequence[Part]) -> Core[None]:
         for part in parts:
-            yield Call(writer.write, (part,))
+            yield Call(writer.write, (part.data,))
 
     try:
         if not (yield from source.pour(write, counter(progress, source.layout.num_bytes))):

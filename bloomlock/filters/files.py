@@ -1,20 +1,17 @@
 r"""Files of filters.
 
     bloomlock bitmap 1\n              magic and version of this format
-    {"capacity": "1000", ...}\n       descriptor and length of the file, as JSON
+    {"capacity": "1000", ...}\n       descriptor, slices and number of tombstones, as JSON
     6f3b...\n                         SHA-256 of the two lines above, in hexadecimal
     zeros up to 4096 bytes
     image of shard 0                  eight zero bytes, then 16 of state and the bits, as in Redis
-    zeros up to the next multiple of 4096
     image of shard 1, and so on
     tombstones                        28 bytes for each discarded item: shard, identity, epoch (0
                                       without a time window)
-    zeros up to the next multiple of 4096
-    SHA-256 of each piece of these: of 1 MiB of an image, or of 16384 tombstones
-    SHA-256 of the first 4096 bytes and of these sums, 32 bytes
+    SHA-256 of all of that, 32 bytes
 
-The zeros belong to the piece before them. All images are of one length. Of a filter that grows the
-JSON says how many slices that is. `head -3` shows what a file holds.
+All images are of one length. Of a filter that grows the JSON says how many slices that is.
+`head -3` shows what a file holds.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -43,13 +39,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MAGIC = b"bloomlock bitmap "
-PAGE = 4096
-"""Images start at multiples of this, a page of memory on most machines."""
-SUM_BYTES = 32
+PAGE, SUM_BYTES = 4096, 32
 SHARD_BYTES, EPOCH_BYTES = 4, 8
 RECORD_BYTES = SHARD_BYTES + DIGEST_BYTES + EPOCH_BYTES
 PIECE_BYTES = 1024 * 1024
-RECORDS_PER_PIECE = 16384
 
 
 class Part(NamedTuple):
@@ -74,53 +67,33 @@ class Layout(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        return self.shards * self.image + self.length_of(self.shards)
-
-    @property
-    def end(self) -> int:
-        """The byte of a file behind the tombstones."""
-        return PAGE + self.shards * padded(self.image) + padded(self.length_of(self.shards))
+        return self.shards * self.image + self.discarded * RECORD_BYTES
 
     @property
     def file_bytes(self) -> int:
-        sums = self.shards * -(-self.image // PIECE_BYTES) - (-self.discarded // RECORDS_PER_PIECE)
-        return self.end + (sums + 1) * SUM_BYTES
-
-    def length_of(self, shard: int) -> int:
-        return self.image if shard < self.shards else self.discarded * RECORD_BYTES
-
-    def padding(self, shard: int, stop: int) -> int:
-        """Return how many zeros follow a piece of a file that ends there."""
-        return -stop % PAGE if stop == self.length_of(shard) else 0
+        return PAGE + self.num_bytes + SUM_BYTES
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
         """Yield shard, first and last byte of each piece, in their order."""
+        size = PIECE_BYTES
         for shard in range(self.shards + 1):
-            size = PIECE_BYTES if shard < self.shards else RECORDS_PER_PIECE * RECORD_BYTES
-            length = self.length_of(shard)
+            length = self.image
+            if shard == self.shards:
+                length, size = self.discarded * RECORD_BYTES, PIECE_BYTES // 32 * RECORD_BYTES
             for start in range(0, length, size):
                 yield shard, start, min(start + size, length)
-
-
-def padded(length: int) -> int:
-    """Return how many bytes of a file an image takes."""
-    return -(-length // PAGE) * PAGE
 
 
 def encode_header(descriptor: Descriptor, layout: Layout) -> bytes:
     """Return the first page of a file."""
     fields: dict[str, Any] = encode(descriptor.with_generation(1, READY))
-    fields |= {
-        "bytes": layout.file_bytes,
-        "image_slices": layout.slices,
-        "discarded": layout.discarded,
-    }
+    fields |= {"image_slices": layout.slices, "discarded": layout.discarded}
     lines = b"%s%d\n%s\n" % (MAGIC, FORMAT, json.dumps(fields).encode())
     header = b"%s%s\n" % (lines, hashlib.sha256(lines).hexdigest().encode())
     return header.ljust(PAGE, b"\0")
 
 
-def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor, Layout]:
+def read_header(name: str, start: bytes) -> tuple[Descriptor, Layout]:
     """Return what the first page of a file says, or raise ConfigurationError."""
     magic, _, rest = start.partition(b"\n")
     version = magic.removeprefix(MAGIC)
@@ -155,10 +128,6 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         RecursionError,  # of JSON that is nested too deeply
     ) as error:
         raise ConfigurationError(f"{name} has a header of no use ({error!s:.300})") from error
-    if length is not None and length != layout.file_bytes:
-        raise ConfigurationError(
-            f"{name} is damaged: it has {length} bytes and must have {layout.file_bytes}"
-        )
     return descriptor.with_generation(0, READY), layout
 
 
@@ -177,9 +146,7 @@ class FileWriter:
     """
 
     def __init__(self, target: FilePath | BinaryIO, descriptor: Descriptor, layout: Layout) -> None:
-        self._layout = layout
-        self._table = b""
-        self._head = encode_header(descriptor, layout)
+        self._sum = hashlib.sha256()
         self._target = self._beside = None
         if isinstance(target, (str, os.PathLike)):
             self._target = Path(target).resolve()  # a link stays one
@@ -190,21 +157,18 @@ class FileWriter:
         else:
             self._file = target
         try:
-            self._file.write(self._head)
+            self.write(encode_header(descriptor, layout))
         except BaseException:
             self.discard()
             raise
 
-    def write(self, part: Part) -> None:
-        """Write the next piece."""
-        stop = part.start + len(part.data)
-        data = bytes(part.data) + bytes(self._layout.padding(part.shard, stop))
-        self._table += hashlib.sha256(data).digest()
+    def write(self, data: bytes | memoryview) -> None:
+        self._sum.update(data)
         self._file.write(data)
 
     def finish(self) -> None:
-        """Write the checksums, and give the file its name."""
-        self._file.write(self._table + hashlib.sha256(self._head + self._table).digest())
+        """Write the checksum, and give the file its name."""
+        self._file.write(self._sum.digest())
         self._file.flush()
         if self._target is None or self._beside is None:
             return
@@ -226,22 +190,27 @@ class FileWriter:
 
 
 class FileReader:
-    """Reads a file part by part, and compares its checksums when it has read all."""
+    """Reads a file part by part, and compares its checksum when it has read all."""
 
     def __init__(self, source: FilePath | BinaryIO) -> None:
         self._owns = isinstance(source, (str, os.PathLike))
-        self._table = b""
-        self.name, length = "the file that was given", None
+        self._sum = hashlib.sha256()
+        self.name, length = "the file that was given", 0
         if isinstance(source, (str, os.PathLike)):
             self.name = repr(os.fspath(source))
             self._file: BinaryIO = Path(source).open("rb")  # noqa: SIM115 - closed by close()
-            status = os.fstat(self._file.fileno())
-            length = status.st_size if stat.S_ISREG(status.st_mode) else None
+            length = os.fstat(self._file.fileno()).st_size  # 0 of a pipe
         else:
             self._file = source
         try:
-            self._head = self._read(PAGE)
-            self.descriptor, self.layout = read_header(self.name, self._head, length)
+            head = self._read(PAGE)
+            self._sum.update(head)
+            self.descriptor, self.layout = read_header(self.name, head)
+            if length not in (0, self.layout.file_bytes):
+                raise ConfigurationError(  # noqa: TRY301 - it is closed
+                    f"{self.name} is damaged: it has {length} bytes and must have "
+                    f"{self.layout.file_bytes}"
+                )
         except BaseException:
             self.close()
             raise
@@ -252,12 +221,11 @@ class FileReader:
         """Return the next part; None after the last, when all of the file is known to be whole."""
         piece = next(self._pieces, None)
         if piece is None:
-            self._compare_sums()
+            self._compare_sum()
             return None
         shard, start, stop = piece
-        data = self._take(stop - start + self.layout.padding(shard, stop))
-        self._table += hashlib.sha256(data).digest()
-        data = data[: stop - start]
+        data = self._take(stop - start)
+        self._sum.update(data)
         if shard == self.layout.shards:
             numbers = [data[at : at + SHARD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
             if (most := int.from_bytes(max(numbers), "big")) >= shard:
@@ -286,27 +254,13 @@ class FileReader:
             data += more
         return data
 
-    def _compare_sums(self) -> None:
-        end, length = self.layout.end, self.layout.file_bytes
-        rest = self._take(length - end)
+    def _compare_sum(self) -> None:
+        if self._take(SUM_BYTES) != self._sum.digest():
+            raise ConfigurationError(f"{self.name} is damaged: it has another checksum")
         if self._read(1):
-            raise ConfigurationError(f"{self.name} is damaged: it has more than its {length} bytes")
-        table, seal = rest[:-SUM_BYTES], rest[-SUM_BYTES:]
-        if seal != hashlib.sha256(self._head + table).digest():
             raise ConfigurationError(
-                f"{self.name} is damaged: its first {PAGE} bytes, or the checksums from byte "
-                f"{end} on, were changed"
+                f"{self.name} is damaged: it has more than its {self.layout.file_bytes} bytes"
             )
-        sums = range(0, len(table), SUM_BYTES)
-        for at, (shard, start, stop) in zip(sums, self.layout.pieces(), strict=True):
-            if self._table[at : at + SUM_BYTES] != table[at : at + SUM_BYTES]:
-                first = PAGE + shard * padded(self.layout.image) + start
-                is_image = shard < self.layout.shards
-                place = f"the image of shard {shard}" if is_image else "the discarded items"
-                raise ConfigurationError(
-                    f"{self.name} is damaged: the bytes {first} to {first + stop - start - 1}, in "
-                    f"{place}, have another checksum"
-                )
 
 
 def refuse_other_key(name: str, descriptor: Descriptor, key: HashKey | None) -> None:

@@ -38,8 +38,8 @@ from bloomlock.errors import (
 )
 from bloomlock.hashing import pick
 from bloomlock.strategies import Segment
+from bloomlock.strategies.sliced import BROKEN, SlicedStrategy
 
-from . import tombstones
 from .batches import Chunk, added_elsewhere, before_adding, outcome_unknown
 from .expiry import sweep
 from .state import look_for_another
@@ -209,42 +209,47 @@ class Operation:
 
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
-        items = self._items_at(todo)
-        if view.discards:
-            each = yield from tombstones.ask(view, self._strategy, items, write=self._write)
-        else:
-            ask = self._strategy.ask
-            each = yield from ask(view.shards, view.hasher, items, write=self._write)
+        items, ask = self._items_at(todo), self._strategy.ask
+        each = yield from ask(view.shards, view.hasher, items, write=self._write)
         return [(todo[indices], segments) for indices, segments in each]
 
     def _heed_flag(self, view: View, parts: list[Part]) -> Core[tuple[View, list[Part]]]:
-        """Settle what shards with discarded items answered to a view that had not heard of these.
+        """Take the flag from answers of shards that have tombstones.
 
-        A bit that was missing is final. Where all were set there may be a tombstone.
+        Where a script answered it has looked for these. Else a bit that was missing is final, as a
+        tombstone is made only when all are set; where all are set, a script looks for them now.
         """
         flagged = view.header | DISCARDED
-        if view.discards or not any(segment.header == flagged for _, segment in parts):
+        if not any(segment.header == flagged for _, segment in parts):
             return view, parts
-        self._take_back()
         settled: list[Part] = []
         all_set = []
         for indices, segment in parts:
             if segment.header != flagged or segment.missing is None:
                 settled.append((indices, segment))
-            elif view.descriptor.slices:
-                settled.append((indices, tombstones.final(view, segment)))
+            elif isinstance(self._strategy, SlicedStrategy):
+                settled.append((indices, segment._replace(header=view.header)))
             else:
                 missing = np.asarray(segment.missing)
                 new = indices[missing]
                 settled.append((new, Segment(new.size, view.header, [True] * new.size)))
                 all_set.append(indices[~missing])
         left = np.concatenate(all_set) if all_set else np.zeros(0, np.intp)
-        try:
-            now = self._state.note_discards(view)
-        except ConfigurationError as error:
-            return view, [*settled, (left, Segment(left.size, error=error))]
-        each = yield from tombstones.settle_all_set(view, self._items_at(left), write=self._write)
-        settled += _parts([(left[indices], segments) for indices, segments in each])
+        now = view
+        if not view.discards:
+            self._take_back()
+            try:
+                now = self._state.note_discards(view)
+            except ConfigurationError as error:
+                return view, [*settled, (left, Segment(left.size, error=error))]
+        if left.size:
+            ask, items = self._state.for_batches.tombstones.ask, self._items_at(left)
+            each = yield from ask(view.shards, view.hasher, items, write=self._write)
+            for indices, segment in _parts([(left[indices], found) for indices, found in each]):
+                is_same = segment.header == flagged
+                settled.append(
+                    (indices, segment._replace(header=view.header) if is_same else segment)
+                )
         return now if now.header == view.header else view, settled
 
     def _read(self, view: View, parts: list[Part]) -> list[Part]:
@@ -401,7 +406,7 @@ class Operation:
         """Raise FilterLostError, or return the view that another thread attached to meanwhile."""
         state = self._state
         what = "was cleared or replaced by another client" if is_header(header) else "is missing"
-        if header == tombstones.BROKEN:
+        if header == BROKEN:
             what = "has lost what was discarded from it (evicted, or deleted by hand)"
         why = (
             f"filter {state.keys.name!r} {what} since this object attached to it; call reattach() "

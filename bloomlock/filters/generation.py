@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bloomlock.descriptor import GENERATION_BITS
+from bloomlock.descriptor import DISCARDED, GENERATION_BITS
 from bloomlock.slices import SliceState
 from bloomlock.strategies import Shard
 from bloomlock.strategies.bitmap import image_bytes
@@ -32,8 +32,8 @@ class View:
     Attributes:
         header: What every shard starts with.
         image_bytes: Length of all shards' strings together.
-        discards: Whether a header said that there are discarded items, as far as this object has
-            heard.
+        expected: The header of an answer that brings no news: with the flag if this object has
+            heard of discarded items.
     """
 
     descriptor: Descriptor
@@ -42,7 +42,7 @@ class View:
     shards: tuple[Shard, ...]
     kind: Kind
     image_bytes: int
-    discards: bool = False
+    expected: int
 
     @classmethod
     def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
@@ -54,7 +54,12 @@ class View:
                 state = SliceState(hasher, descriptor.epoch_us, descriptor.slices)
             shards.append(Shard(keys.bits(number), header, bits, state))
         whole, kind = sum(map(image_bytes, shards)), kind_of(descriptor)
-        return cls(descriptor, header, hasher, tuple(shards), kind, whole, descriptor.discards)
+        expected = header | DISCARDED if descriptor.discards else header
+        return cls(descriptor, header, hasher, tuple(shards), kind, whole, expected)
+
+    @property
+    def discards(self) -> bool:
+        return self.expected != self.header
 
 
 def new_generation() -> int:

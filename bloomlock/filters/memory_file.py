@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bloomlock.arrays import np
 from bloomlock.errors import ConfigurationError
 
-from .files import FileReader, FileWriter, Layout, Part, refuse_other_key
+from .files import FileReader, FileWriter, Layout, refuse_other_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,8 @@ def save(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> Non
     writer = FileWriter(path, descriptor, layout)
     try:
         for shard, start, stop in layout.pieces():
-            # A copy: what other threads add must not come between a sum and its bytes.
-            writer.write(Part(shard, start, images[shard][start:stop].tobytes()))
+            # A copy: what other threads add must not come between the sum and its bytes.
+            writer.write(images[shard][start:stop].tobytes())
         writer.finish()
     except BaseException:
         writer.discard()

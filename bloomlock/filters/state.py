@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bloomlock.effects import Core
+    from bloomlock.strategies import Strategy
 
     from .near_cache import NearCache
     from .options import FilterOptions
@@ -139,6 +140,10 @@ class FilterState(LockOwner):
             self.fill = GrowthWatch(self.keys, self.clock)
         self.for_batches = BatchStrategies(self.strategy)
 
+    def strategy_in(self, view: View) -> Strategy:
+        """Return what sends the items of a view: the script, where there may be tombstones."""
+        return self.for_batches.script if view.discards else self.strategy
+
     @property
     def descriptor(self) -> Descriptor:
         """The parameters attached to, or, before that, those asked for."""
@@ -237,7 +242,7 @@ class FilterState(LockOwner):
         check_support(DISCARDS, self.strategy.name)
         with self._lock:
             if self.view is None or self.view is view:
-                self.view = replace(view, discards=True)
+                self.view = replace(view, expected=view.header | DISCARDED)
             return self.view
 
     def own_generation(self) -> int:
@@ -288,13 +293,12 @@ class FilterState(LockOwner):
         return Asked(self._near_of(view, self.caching), self.near_clock())
 
     def _near_of(self, view: View, caching: NearCache) -> KeptAnswers:
-        header = view.header | DISCARDED if view.discards else view.header
         with self._lock:
             near = self.near
-            if near is not None and near.header == header and not near.is_over:
+            if near is not None and near.header == view.expected and not near.is_over:
                 return near
             lasts = not (view.discards or view.descriptor.window)
-            made = KeptAnswers(header, caching, self.near_clock, lasts=lasts)
+            made = KeptAnswers(view.expected, caching, self.near_clock, lasts=lasts)
             if view is self.view and self.lost is None:
                 self.near = made
                 if near is not None:

@@ -2,8 +2,9 @@
 -- KEYS     1 the shard, 2 the set of its tombstones: the header without its flag, and identities; with a
 --          window it is sorted, and the scores are epochs
 -- ARGV     1 the header that the caller expects, 8 bytes, without flags; 2 "t" test, "a" add, "r" add or
---          renew, "d" discard (without items: only make the set); 3 layout, 4 places, see slices.lua;
---          5 identities of the items, 16 bytes each; they may be left out where nothing was discarded
+--          renew, "d" discard (without items: only make the set); 3 layout, 4 places, see slices.lua,
+--          empty if the bits of the items are all set, for certain; 5 identities of the items, 16 bytes
+--          each; they may be left out where nothing was discarded
 -- Reply    {header found, for each item "1" if it was there, else "0"}. Nothing is done, and the reply
 --          is {header}, if it is another one or identities are missing; {header, number of slices},
 --          if that is another one; {header, "lost"}, if the tombstones were evicted
@@ -56,14 +57,21 @@ local function make_set()
     end
 end
 
-local items, answers = #places / slices.width, {}
+local all_set, answers = places == '', {}
+local items = all_set and #identities or #places / slices.width
 if op == 'd' and items == 0 and not has_set then
     make_set()
 end
 for item = 1, items do
     local identity, was_there = identities[item], nil
     local tombstone = identity and dead[identity] and identity
-    if op == 't' or op == 'd' then
+    if all_set then
+        was_there = not tombstone
+        if tombstone and op == 'a' then
+            remove_tombstones(slices, set, {tombstone})
+            dead[tombstone] = nil
+        end
+    elseif op == 't' or op == 'd' then
         was_there = not tombstone and find_item(slices, places, item)
     else
         was_there = add_item(slices, places, item, op == 'r', set, tombstone)

@@ -40,12 +40,17 @@ class BatchStrategies:
     """The strategies that a batch may take in place of the filter's own.
 
     The filter's own takes over what the server refuses. `bitmap` has the bits of all items as one
-    bitmap; `merge` is the same without answers.
+    bitmap; `merge` is the same without answers. `script` looks for tombstones
+    too, and `tombstones` for these alone: the bits of the items are all set.
     """
 
     def __init__(self, strategy: Strategy) -> None:
         self.bitmap = BitmapStrategy(strategy)
         self.merge = BitmapStrategy(strategy, answers=False)
+        self.script = strategy
+        if not isinstance(strategy, SlicedStrategy):
+            self.script = SlicedStrategy(strategy.name)
+        self.tombstones = SlicedStrategy(strategy.name, all_set=True)
 
 
 __all__ = [

@@ -48,9 +48,10 @@ class SlicedStrategy(Strategy):
 
     bits_per_exchange: ClassVar[int] = 2**18
 
-    def __init__(self, name: str, *, refresh: bool = False) -> None:
+    def __init__(self, name: str, *, refresh: bool = False, all_set: bool = False) -> None:
         self.name = name
         self.refresh = refresh
+        self._all_set = all_set
 
     def check_server(self, key: str) -> Core[None]:
         request = Request(key, [encode_command("EVAL", "return 1", 0)])
@@ -90,7 +91,7 @@ class SlicedStrategy(Strategy):
         *,
         write: bool,
     ) -> Core[list[Segment]]:
-        return ask_shard(shard, items, self._operation(write=write))
+        return ask_shard(shard, items, self._operation(write=write), all_set=self._all_set)
 
     def _operation(self, *, write: bool) -> bytes:
         if not write:
@@ -98,10 +99,13 @@ class SlicedStrategy(Strategy):
         return RENEW if self.refresh else ADD
 
 
-def ask_shard(shard: Shard, items: Sequence[bytes], operation: bytes) -> Core[list[Segment]]:
+def ask_shard(
+    shard: Shard, items: Sequence[bytes], operation: bytes, *, all_set: bool = False
+) -> Core[list[Segment]]:
     """Carry out an operation for some items, all of one shard; see Strategy.ask_shard.
 
-    DISCARD without items sets the flag of discards.
+    DISCARD without items sets the flag of discards. `all_set`: the bits of the items were all set
+    in this generation, so it goes by their tombstones alone.
     """
     state, keys = shard.slices, [shard.key, discards_key(shard.key)]
     expected = shard.header.to_bytes(HEADER_BYTES, "big")
@@ -112,9 +116,9 @@ def ask_shard(shard: Shard, items: Sequence[bytes], operation: bytes) -> Core[li
             expected,
             operation,
             state.layout,
-            state.hasher.packed(mine, state.count),
+            b"" if all_set else state.hasher.packed(mine, state.count),
         ]
-        if state.has_tombstones or operation == DISCARD:
+        if state.has_tombstones or operation == DISCARD or all_set:
             made.append(b"".join(map(state.hasher.identify, mine)))
         return made
 

@@ -78,5 +78,4 @@ def small_parts(monkeypatch, size=1_009):
     """Let parts have about a thousand bytes, not a divisor of anything."""
     monkeypatch.setattr(dump, "BYTES_PER_TRIP", 2 * size)
     monkeypatch.setattr(files, "PIECE_BYTES", size)
-    monkeypatch.setattr(files, "RECORDS_PER_PIECE", 7)
     monkeypatch.setattr(tombstones, "IDENTITIES_PER_COMMAND", 3)
