@@ -5,15 +5,12 @@ It gives up after a short time-out and never retries by itself: the crawl waits 
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from redis.sentinel import Sentinel
 from scrapy.utils.misc import load_object
 
 from bloomlock.errors import BloomlockError, ConfigurationError, ServerError
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-logger = logging.getLogger("bloomlock.scrapy")
-
 # Setting of scrapy-redis -> parameter of the client.
 _SHARED = {
     "REDIS_URL": "url",
@@ -39,9 +34,6 @@ _SHARED = {
 }
 # What scrapy-redis passes so as to wait and try again, which a blocked reactor cannot afford.
 _RETRIES = ("retry_on_timeout", "retry_on_error", "retry")
-_SENTINEL = "redis+sentinel://"
-_SENTINEL_PORT = 26379
-_SCHEMES = ("redis://", "rediss://", "unix://", _SENTINEL)
 
 
 @contextmanager
@@ -65,20 +57,19 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     """Make the client for a crawl and ask its server what it is.
 
     The server is that of `BLOOMLOCK_URL`, else the one scrapy-redis would use, else the library's
-    default. The client is of the class in `REDIS_PARAMS["redis_cls"]`, where that is given; else
-    one for a cluster if the server is part of one.
+    default. `REDIS_PARAMS["redis_cls"]` makes the client, where that is given; else it is one for a
+    cluster if the server is part of one.
     """
-    source, parameters = _parameters(settings)
-    parameters.update(socket_timeout=timeout, socket_connect_timeout=timeout)
+    source, given = _parameters(settings)
+    given |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
     # Entries of the queue are bytes, also where scrapy-redis is told to decode them.
-    parameters.update(retry=Retry(NoBackoff(), 0), decode_responses=False)
-    chosen = parameters.pop("redis_cls", None) or redis.Redis
-    client = _make(source, chosen, parameters)
+    given |= {"retry": Retry(NoBackoff(), 0), "decode_responses": False}
+    client = _make(source, given.pop("redis_cls", None) or redis.Redis, given)
     try:
         mode = _mode(client) if type(client) is redis.Redis else ""
         if mode == "cluster":
             client.close()
-            client = _make(source, redis.RedisCluster, parameters)
+            client = _make(source, redis.RedisCluster, given)
     except (redis.RedisError, OSError) as error:
         client.close()
         raise ServerError(
@@ -86,11 +77,10 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
             f"({type(error).__name__}: {error}), and the crawl does not start without it"
         ) from None
     if mode == "sentinel":
-        place = place_of(client)
         client.close()
         raise ServerError(
-            f"{source}: the server at {place} is a Sentinel, which holds no filter; allowed is "
-            f"{_SENTINEL}{place}/service"
+            f"{source}: the server at {place_of(client)} is a Sentinel, which holds no filter; "
+            'REDIS_PARAMS["redis_cls"] may be a function that makes a client of its master'
         )
     return client
 
@@ -103,46 +93,21 @@ def place_of(client: Any) -> str:
     if service := getattr(pool, "service_name", None):
         return f"the master of the Sentinels' service {service!r}"
     known = pool.connection_kwargs
-    if path := known.get("path"):
-        return str(path)
-    return f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
+    return str(known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}")
 
 
-def _make(source: str, chosen: Any, parameters: dict[str, Any]) -> Any:
-    given = dict(parameters)
-    url = given.pop("url", None)
+def _make(source: str, chosen: Any, given: dict[str, Any]) -> Any:
+    options = dict(given)
+    url = options.pop("url", None)
     try:
         chosen = load_object(chosen) if isinstance(chosen, str) else chosen
         if not url:
-            return chosen(**given)
+            return chosen(**options)
     except (ValueError, TypeError, ImportError, NameError) as error:
         raise ConfigurationError(f"{source} makes no Redis client: {error}") from error
-    address = find_address(url, name=source, schemes=_SCHEMES)
+    address = find_address(url, name=source)
     with explained(address):
-        if address.url.startswith(_SENTINEL):
-            return _master(address.url, chosen, given)
-        return chosen.from_url(address.url, **given)
-
-
-def _master(url: str, chosen: Any, given: dict[str, Any]) -> Any:
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
-    service, _, database = parts.path.strip("/").partition("/")
-    if not service:
-        raise ValueError("no service")
-    user, _, password = login.partition(":")
-    options = {
-        **given,
-        "db": int(database or 0),
-        "username": unquote(user) or None,
-        "password": unquote(password) or None,
-        **dict(parse_qsl(parts.query)),
-    }
-    places = [urlsplit(f"//{host}") for host in hosts.split(",")]
-    sentinels = [(one.hostname or "localhost", one.port or _SENTINEL_PORT) for one in places]
-    timeouts = {name: given[name] for name in ("socket_timeout", "socket_connect_timeout")}
-    found = Sentinel(sentinels, sentinel_kwargs=timeouts, **options)  # type: ignore[no-untyped-call]
-    return found.master_for(unquote(service), redis_class=chosen)  # type: ignore[no-untyped-call]
+        return chosen.from_url(address.url, **options)
 
 
 def _mode(client: Any) -> str:
@@ -158,12 +123,10 @@ def _parameters(settings: BaseSettings) -> tuple[str, dict[str, Any]]:
     """Return which setting names the server, and the parameters of the client."""
     if own := settings.get("BLOOMLOCK_URL"):
         return "BLOOMLOCK_URL", {"url": own}
-    given = {key: name for key, name in _SHARED.items() if settings.get(key)}
-    shared = {**settings.getdict("REDIS_PARAMS")}
-    shared.update({name: settings.get(key) for key, name in given.items()})
-    if shared:
-        for name in _RETRIES:
-            shared.pop(name, None)
-        return next(iter(given), "REDIS_PARAMS"), shared
-    address = find_address(None, schemes=_SCHEMES)
-    return address.source, {"url": address.url}
+    given = {name: settings.get(key) for key, name in _SHARED.items() if settings.get(key)}
+    shared = {**settings.getdict("REDIS_PARAMS"), **given}
+    if not shared:
+        address = find_address(None)
+        return address.source, {"url": address.url}
+    source = next((key for key in _SHARED if settings.get(key)), "REDIS_PARAMS")
+    return source, {name: one for name, one in shared.items() if name not in _RETRIES}

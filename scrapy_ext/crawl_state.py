@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
@@ -40,34 +39,24 @@ REQUESTS_PER_TRIP = 1000
 MOST_HOSTS = 1000
 HELD_MS = 600_000
 """The lease of a process that holds a crawl and does nothing else."""
-_STEP = {
-    "done": [],
-    "failed": [],
-    "dead": [],
-    "wanted": 0,
-    "busy": {},
-    "idle": False,
-    "stays": False,
-}
-"""What a step says that says nothing."""
 
 
 class Begun(NamedTuple):
-    """How a process came to its crawl, and how that stood then.
-
-    `what` is "begun", "joined" (others are at work) or "resumed" (none is).
-    """
+    """How a process came to its crawl, and how that stood then; see scripts/crawl_begin.lua."""
 
     what: str
+    id: str
     workers: int
-    begun_at: float
+    begun_ms: int
     done: int
     waiting: int
     failed: int
+    generation: str
+    attributes: str
+    before: str
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """How a crawl stands. `state` is empty if there is none; `by_host` has the longest queues."""
 
     state: str
@@ -87,7 +76,6 @@ class Failed(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Its URL; of a pickle, which is not loaded, only that it is one."""
         return url_of(self.entry)
 
 
@@ -105,18 +93,18 @@ class CrawlRecord:
         told |= {"worker": self.worker}
         return self._client.eval(script(name), len(self.keys), *self.keys, json.dumps(told))
 
-    def _begin(self, **told: Any) -> dict[str, Any]:
+    def _begin(self, **told: Any) -> Begun:
         workers = map(text_of, self._client.zrange(self.keys[5], 0, -1))
         told |= {"id": secrets.token_hex(6), "dead": dead_among(workers)}
-        reply: dict[str, Any] = json.loads(self._run("begin", **told))
-        if reply["what"] == "lives":
+        begun = Begun(**json.loads(self._run("begin", **told)))
+        if begun.what == "lives":
             raise ConfigurationError(
-                f"BLOOMLOCK_RESUME is 0, and {reply['workers']} processes are at work on the crawl "
+                f"BLOOMLOCK_RESUME is 0, and {begun.workers} processes are at work on the crawl "
                 f"{self.name!r}; stop them first, or leave the setting out to join them"
             )
-        if reply["what"] == "begun" and reply["before"]:
-            delete_filter(self.name, client=self._client, prefix=_prefix(reply["before"]))
-        return reply
+        if begun.what == "begun" and begun.before:
+            delete_filter(self.name, client=self._client, prefix=_prefix(begun.before))
+        return begun
 
     def _leave(self, *, finished: bool) -> tuple[int, int, int]:
         is_over, waiting, failed = self._run("leave", id=self.id, dead=[], finished=finished)
@@ -127,10 +115,9 @@ class CrawlRecord:
 
         Returns whether it is a new one; with `anew` it is, or others at work are an error.
         """
-        told = {"attributes": None, "overwrites": False, "keeps_failed": False}
-        reply = self._begin(lease=HELD_MS, resume=not anew, **told)
-        self.id = reply["id"]
-        return bool(reply["what"] == "begun")
+        begun = self._begin(lease=HELD_MS, resume=not anew)
+        self.id = begun.id
+        return begun.what == "begun"
 
     def let_go(self) -> None:
         self._leave(finished=False)
@@ -166,7 +153,7 @@ class CrawlRecord:
         first = self._client.pipeline(transaction=False)
         first.hmget(crawl, "state", "done").zcard(queue).zcard(later).hlen(taken)
         first.zcard(workers).hlen(failed).zrange(hosts, 0, MOST_HOSTS - 1)
-        (state, done), waiting, waiting_later, num_taken, num_workers, num_failed, found = (
+        (state, done), waits, waits_later, num_taken, num_workers, num_failed, found = (
             first.execute()
         )
         second = self._client.pipeline(transaction=False)
@@ -177,7 +164,7 @@ class CrawlRecord:
             state=text_of(state or b""),
             workers=num_workers,
             done=int(done or 0),
-            waiting=waiting + waiting_later,
+            waiting=waits + waits_later,
             taken=num_taken,
             failed=num_failed,
             by_host=dict(sorted(counts.items(), key=lambda one: -one[1])[:10]),
@@ -190,7 +177,6 @@ class CrawlRecord:
         self._client.delete(*self.keys)
 
     def failed(self) -> list[Failed]:
-        """Return the requests that failed, in no order."""
         kept = [value.partition(b"\0") for value in self._client.hvals(self.keys[7])]
         return [Failed(entry_of(member), why.decode(errors="replace")) for why, _, member in kept]
 
@@ -219,8 +205,7 @@ class Crawl(CrawlRecord):
         super().__init__(client, settings.name)
         self._settings = settings
         self._attributes = attributes
-        self._lease_ms = int(settings.lease * 1000)
-        self._constant = {"worker": self.worker, "lease": self._lease_ms, **pace}
+        self._constant = {"worker": self.worker, "lease": int(settings.lease * 1000), **pace}
         self._constant |= {"fifo": settings.fifo, "retries": settings.retries}
 
     def begin(self, *, overwrites: str = "") -> Begun:
@@ -228,38 +213,23 @@ class Crawl(CrawlRecord):
 
         `overwrites` is an existing file that this process is going to overwrite. A crawl that is
         another one than this process is for is a ConfigurationError, which says what to set.
-
-        Cost: three round trips, and those of attaching to the filter.
         """
         settings, ours = self._settings, self._attributes
-        reply = self._begin(
-            lease=self._lease_ms,
+        begun = self._begin(
+            lease=self._constant["lease"],
             resume=settings.resume,
-            attributes=None if ours is None else json.dumps(dict(sorted(ours.items()))),
+            attributes="" if ours is None else json.dumps(dict(sorted(ours.items()))),
             overwrites=bool(overwrites),
             keeps_failed=settings.persist,
         )
-        begun_at = int(reply["begun"]) / 1000
-        counts = {name: reply[name] for name in ("workers", "done", "waiting", "failed")}
-        begun = Begun(what=reply["what"], begun_at=begun_at, **counts)
-        self._refuse(begun, json.loads(reply["attributes"] or "{}"), overwrites)
-        self.id = reply["id"]
-        try:
-            self._attach(reply["generation"])
-        except Exception:
-            self._leave(finished=False)
-            raise
-        return begun
-
-    def _refuse(self, begun: Begun, theirs: Mapping[str, str], overwrites: str) -> None:
         if begun.what == "overwrites":
             raise ConfigurationError(
                 f"FEEDS would overwrite {overwrites}, which has what the crawl {self.name!r} found "
                 f"before it was stopped ({begun.done} done, {begun.waiting} wait); allowed are -o "
                 "in place of -O, another file, or -s BLOOMLOCK_RESUME=0 to begin anew"
             )
-        if begun.what == "attributes":
-            ours = self._attributes or {}
+        if begun.what == "attributes" and ours is not None:
+            theirs = json.loads(begun.attributes)
             first = next(key for key in {**theirs, **ours} if ours.get(key) != theirs.get(key))
             raise ConfigurationError(
                 f"the crawl {self.name!r} runs or was stopped with {first} = "
@@ -267,6 +237,13 @@ class Crawl(CrawlRecord):
                 f'of BLOOMLOCK_NAME = "%(name)s:%({first})s", a crawl for each, and '
                 'BLOOMLOCK_NAME = "%(name)s", one crawl for all'
             )
+        self.id = begun.id
+        try:
+            self._attach(begun.generation)
+        except Exception:
+            self._leave(finished=False)
+            raise
+        return begun
 
     def _attach(self, generation: str) -> None:
         # On a cluster all keys of a script are in one slot.
@@ -285,13 +262,11 @@ class Crawl(CrawlRecord):
     def exchange(self, pushes: Sequence[Push], step: Mapping[str, Any]) -> Answer:
         """Make a step; one that failed may be repeated with the same number.
 
-        `step` is its number and what else crawl_exchange.lua is told; by default nothing. With
-        on_full="raise" in BLOOMLOCK_FILTER a full filter is a CapacityError.
-
-        Cost: one round trip.
+        `step` is its number and what else crawl_exchange.lua is told. With on_full="raise" in
+        BLOOMLOCK_FILTER a full filter is a CapacityError.
         """
         # An error may be any text, and the server reads UTF-8 only.
-        told = json.dumps({**_STEP, **self._constant, **step}, ensure_ascii=False)
+        told = json.dumps({**self._constant, **step}, ensure_ascii=False)
         words = [told.encode(errors="replace")]
         for push in pushes:
             words += push.words()

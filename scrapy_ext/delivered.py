@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
-from scrapy_ext.threads import run_in_thread
+from scrapy_ext.engine import run_in_thread
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, NoReturn, Self
 from weakref import WeakSet
@@ -10,7 +11,6 @@ from weakref import WeakSet
 from scrapy import signals
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
-from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock import NearCache
 from bloomlock.errors import ConfigurationError
@@ -64,8 +64,6 @@ class BloomDupeFilter(BaseDupeFilter):
         # What the middleware has checked, on its way to `request_seen`.
         self._checked: WeakSet[Request] = WeakSet()
         self._offsite: OffsiteMiddleware | None = None
-        self._is_open = self._is_closing = False
-        self._close_reason: str | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self | RFPDupeFilter:  # type: ignore[override]
@@ -94,19 +92,22 @@ class BloomDupeFilter(BaseDupeFilter):
         """Read the settings, then create the filter in the server or attach to it.
 
         Raises:
-            ConfigurationError: A setting is not usable; the sentence names it.
-            FilterMismatchError: Another filter is stored under the name.
-            ServerError: The server cannot be reached or refuses, or the embedded one could not be
-                started.
+            BloomlockError: A setting is not usable, another filter is stored under the name, or the
+                server cannot be used.
         """
         crawler = self._crawler
         warn_of_unknown(crawler.settings)
         with opening(crawler, "filter") as (config, client):
+            if config.options.get("on_full") == "raise":
+                raise ConfigurationError(
+                    "BLOOMLOCK_FILTER has on_full = 'raise', which needs scrapy_ext.Scheduler; "
+                    "allowed here is 'warn'"
+                )
             shared = config.open(client, near_cache=NearCache(NEAR_CACHE), on_lost="recreate")
             recorded = shared.count()
-        closes = self._close if config.on_outage == "close" else None
+        close = partial(engine.close_spider, crawler) if config.on_outage == "close" else None
         self._client = client
-        self._guard = Guard(shared, self._stats, closes)
+        self._guard = Guard(shared, self._stats, close)
         logger.info(
             "Using the filter %r: about %s requests were recorded in it before.",
             config.name,
@@ -144,9 +145,7 @@ class BloomDupeFilter(BaseDupeFilter):
     async def check_many(self, requests: list[Request], page: Request) -> list[bool]:
         """Record the requests of a page ahead of `request_seen`; for the middleware.
 
-        Returns for each whether the engine gets it. Never raises. `page` is not used.
-
-        Cost: one round trip for all, in a thread.
+        Returns for each whether the engine gets it. Never raises. Cost: one round trip in a thread.
         """
         del page
         if self._guard is None:
@@ -207,19 +206,8 @@ class BloomDupeFilter(BaseDupeFilter):
         return not offsite.should_follow(request, spider)
 
     def _spider_opened(self) -> None:
-        self._is_open = True
         if self._guard is not None:
             self._stats.watch(self._guard.shared)
-        if self._close_reason is not None:
-            self._close(self._close_reason)
-
-    def _close(self, reason: str) -> None:
-        """Close the spider once; one that is not open yet, as soon as it is."""
-        self._close_reason = reason
-        if self._is_open and not self._is_closing and self._crawler.engine is not None:
-            self._is_closing = True
-            logger.error("Closing the spider: %s.", reason)
-            deferred_from_coro(self._crawler.engine.close_spider_async(reason=reason))
 
 
 def _is_wanted(request: Request) -> bool:

@@ -1,4 +1,4 @@
-"""What Scrapy's engine is asked that it has no public names for, in one place.
+"""What Scrapy's engine is asked that it has no public names for, and calls beside its reactor.
 
 Scrapy tells nobody when a request is done (scrapy/scrapy#7978). `ExecutionEngine._slot` knows it in
 all versions from 2.14 on; `check` finds out before the crawl starts.
@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import scrapy
+from scrapy.utils.asyncio import is_asyncio_available
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.threads import deferToThread
 
 from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from scrapy import Request
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger("bloomlock.scrapy")
+
+T = TypeVar("T")
 
 
 def check(crawler: Crawler) -> None:
@@ -59,6 +64,23 @@ def wake(crawler: Crawler) -> None:
     slot = _slot(crawler)
     if slot is not None and slot.closing is None:
         slot.nextcall.schedule()
+
+
+def close_spider(crawler: Crawler, reason: str) -> None:
+    """Close the spider, unless it is closing."""
+    slot = _slot(crawler)
+    if crawler.engine is not None and slot is not None and slot.closing is None:
+        deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
+
+
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """Make a blocking call in a thread, by asyncio where Scrapy runs on it, else by the reactor.
+
+    A caller that is cancelled does not end the call.
+    """
+    if is_asyncio_available():
+        return await asyncio.to_thread(call)
+    return await maybe_deferred_to_future(deferToThread(call))
 
 
 def _slot(crawler: Crawler) -> Any:

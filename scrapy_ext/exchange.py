@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import Deferred
 
+from scrapy_ext.engine import run_in_thread
 from scrapy_ext.pages import OpenPage
 from scrapy_ext.queue import Answer, Push, dead_among
-from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from scrapy.utils.asyncio import CallLaterResult
-    from twisted.internet.defer import Deferred
 
     from scrapy_ext.crawl_state import Crawl
     from scrapy_ext.scheduler import Scheduler
@@ -57,11 +55,11 @@ class Exchange:
         self._step: tuple[list[Push], dict[str, Any]] | None = None
         self._number = 0
         self._running: Deferred[None] | None = None
-        self._timer: CallLaterResult | None = None
-        self._is_running = self._is_soon = self._is_due = False
-        self._is_hungry = self._is_asked = self._is_over = False
+        self._pause: Deferred[None] | None = None
+        self._is_soon = self._is_due = self._is_hungry = self._is_asked = self._is_over = False
         self._away_since: float | None = None
         self._look_s = SHORTEST_LOOK_S
+        self._look_at = 0.0
         self._dead: list[str] = []
 
     def __len__(self) -> int:
@@ -79,7 +77,9 @@ class Exchange:
 
     def want(self) -> None:
         """Ask for requests, after all that has been sent until now, as Scrapy's order is."""
-        self._is_hungry = True
+        if not self._is_hungry:
+            self._is_hungry = True
+            self._go_on()
         has_pushes = self._step is not None and self._step[0]
         # If all hosts that have requests are not due, the timer asks when one is.
         may_get = self.answer.waiting and (self.answer.due_s is None or self.answer.is_full)
@@ -94,60 +94,57 @@ class Exchange:
         self._schedule()
 
     def start(self) -> None:
-        self._arm()
+        self._running = deferred_from_coro(self._run())
 
     def stop(self) -> None:
         self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._go_on()
 
     async def finish(self, collect: Callable[[], None]) -> None:
         """Send what waits and what `collect` adds, as long as the server answers."""
-        if self._is_running and self._running is not None:
+        if self._running is not None:
             await maybe_deferred_to_future(self._running)
         collect()
         self._is_hungry = False
         while len(self) and await self._trip():
             pass
 
+    async def _run(self) -> None:
+        while not self._is_over:
+            if self._away_since is not None:
+                await self._wait(PROBE_S)
+            elif not self._is_soon:
+                renew_s = self._lease / RENEWALS_PER_LEASE
+                look_s = max(self._look_at - time.monotonic(), 0)
+                await self._wait(min(renew_s, look_s) if self._is_hungry else renew_s)
+            self._is_soon = False
+            try:
+                while (len(self) or self._is_due) and not self._is_over and await self._trip():
+                    pass
+            except Exception:
+                logger.exception("A step of the crawl was not carried out in order.")
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait so long, or until there is something to send."""
+        self._pause = Deferred()
+        timer = call_later(seconds, self._look_again)
+        await maybe_deferred_to_future(self._pause)
+        timer.cancel()
+
+    def _look_again(self) -> None:
+        self._is_due = True
+        self._go_on()
+
     def _schedule(self) -> None:
         """Make a trip as soon as the reactor has done what it is at."""
-        if not (self._is_running or self._is_soon or self._away_since is not None):
-            self._arm(0.0)
+        if not self._is_soon and self._away_since is None:
+            self._is_soon = True
+            call_later(0, self._go_on)
 
-    def _arm(self, seconds: float | None = None) -> None:
-        """Look again after some seconds; None: when lease, a host or an empty hand says so."""
-        if self._is_over:
-            return
-        if seconds is None:
-            seconds = self._lease / RENEWALS_PER_LEASE
-            if self._is_hungry:
-                due_s = self.answer.due_s
-                seconds = min(seconds, self._look_s if due_s is None else due_s)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._is_soon = seconds == 0
-        self._timer = call_later(seconds, self._begin)
-
-    def _begin(self) -> None:
-        self._timer = None
-        self._is_due |= not self._is_soon
-        self._is_soon = False
-        if not self._is_running:
-            self._is_running = True
-            self._running = deferred_from_coro(self._run())
-
-    async def _run(self) -> None:
-        pause: float | None = None
-        try:
-            while (len(self) or self._is_due) and not self._is_over:
-                if not await self._trip():
-                    pause = PROBE_S
-                    break
-        finally:
-            self._is_running = False
-            self._arm(pause)
+    def _go_on(self) -> None:
+        if self._pause is not None:
+            pause, self._pause = self._pause, None
+            pause.callback(None)
 
     async def _trip(self) -> bool:
         """Make a step, or the one again that was not answered; return whether it was."""
@@ -173,6 +170,8 @@ class Exchange:
             self._is_hungry = False
         else:
             self._look_s = min(2 * self._look_s, LONGEST_LOOK_S)
+        due_s = self._look_s if answer.due_s is None else answer.due_s
+        self._look_at = time.monotonic() + due_s
         # A process that has requests of its own finds the dead when it has none.
         self._dead = dead_among(answer.workers) if self._is_hungry and answer.taken else []
         self._scheduler.take(pushes, answer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,9 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock import MemoryBloomFilter
-from bloomlock.errors import CapacityError, PartialResultError
+from bloomlock.errors import PartialResultError
+from scrapy_ext.engine import run_in_thread
 from scrapy_ext.fingerprints import RecentFingerprints
-from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +27,6 @@ logger = logging.getLogger("bloomlock.scrapy")
 
 PROBE_S = 1.0
 """While the server is away it is tried this often."""
-
 MIRROR_BYTES = 2**28
 MIRRORED = ("atomic", "lua")
 """Strategies whose filters take another filter's bits."""
@@ -46,10 +44,7 @@ class Guard:
     """
 
     def __init__(
-        self,
-        shared: BloomFilter,
-        stats: FilterStats,
-        close: Callable[[str], None] | None,
+        self, shared: BloomFilter, stats: FilterStats, close: Callable[[str], None] | None
     ) -> None:
         self.shared = shared
         self._count = stats.count
@@ -65,12 +60,13 @@ class Guard:
         )
         # What was let through and the filter was not given yet.
         self._owed = RecentFingerprints()
-        # For each round trip under way: what was let through since it began.
-        self._under_way: list[set[bytes]] = []
+        # What was let through while a page's round trip was under way.
+        self._passed: set[bytes] = set()
+        self._under_way = 0
         self._away_since: float | None = None
         # The filter may lack what it had. Until it was given that, its "new" is not believed.
         self._may_lack = False
-        self._is_recovering = self._is_finished = self._has_reported_full = False
+        self._is_finished = False
         self._timer: CallLaterResult | None = None
 
     def check(self, key: bytes) -> bool:
@@ -83,7 +79,7 @@ class Guard:
         answers, error = self._ask([key])
         self._count("bloomlock/waits")
         self._count("bloomlock/wait_seconds", time.monotonic() - started)
-        return self._settle([key], were_known, answers, error, set())[0]
+        return self._settle([key], were_known, answers, error)[0]
 
     async def check_many(self, keys: Sequence[bytes]) -> list[bool]:
         """Record keys and return for each whether it was new; of equal ones the first is.
@@ -92,17 +88,16 @@ class Guard:
         """
         # Read before: what is found seen during the round trip may be what it has recorded.
         were_known = [key in self._known for key in keys]
-        passed: set[bytes] = set()
-        self._under_way.append(passed)
         answers: list[bool | None] = [None] * len(keys)
         error = None
-        if keys and self._away_since is None:
-            answers, error = await run_in_thread(partial(self._ask, keys))
-            self._count("bloomlock/batches")
+        self._under_way += 1
         try:
-            return self._settle(keys, were_known, answers, error, passed)
+            if keys and self._away_since is None:
+                answers, error = await run_in_thread(partial(self._ask, keys))
+                self._count("bloomlock/batches")
         finally:
-            self._under_way = [one for one in self._under_way if one is not passed]
+            self._under_way -= 1
+        return self._settle(keys, were_known, answers, error)
 
     def finish(self) -> None:
         """Give the filter what is owed, if the server answers, and try no more. May raise."""
@@ -115,7 +110,7 @@ class Guard:
             self.shared.update(self._lacking([*self._owed]))
 
     def _ask(self, keys: Sequence[bytes]) -> tuple[list[bool | None], Exception | None]:
-        """Add keys; return the answers, and why some are missing. Never raises."""
+        """Add keys; return the answers, and why some are missing."""
         answers: list[bool | None] = []
         error: Exception | None = None
         try:
@@ -125,13 +120,7 @@ class Guard:
         except Exception as raised:  # noqa: BLE001
             error = raised
             answers += raised.results if isinstance(raised, PartialResultError) else ()
-        answers += [None] * (len(keys) - len(answers))
-        if isinstance(error, CapacityError):
-            # A full filter refuses what it has not.
-            with suppress(Exception):
-                both = zip(answers, self.shared.exists_many(keys), strict=True)
-                answers = [False if answer is None and seen else answer for answer, seen in both]
-        return answers, error
+        return answers + [None] * (len(keys) - len(answers)), error
 
     def _settle(
         self,
@@ -139,50 +128,43 @@ class Guard:
         were_known: Sequence[bool],
         answers: Sequence[bool | None],
         error: Exception | None,
-        passed: set[bytes],
     ) -> list[bool]:
-        """Return for each key whether it is new, after a round trip or without one.
-
-        `passed` has the keys that were let through since `were_known` was read.
-        """
+        """Return for each key whether it is new, after a round trip or without one."""
         self._note(error)
         are_new = []
         for key, was_known, answer in zip(keys, were_known, answers, strict=True):
             is_owed = key in self._owed if self.shared.has_discards else was_known
-            if key in passed:
+            # One of which the reply was lost may be told to be new again.
+            if key in self._passed:
                 is_new = False
             elif answer is None:
                 is_new = not was_known
             else:
                 is_new = answer and not (is_owed and self._may_lack)
             if is_new:
-                for others in (passed, *self._under_way):
-                    others.add(key)
+                self._passed.add(key)
                 if answer is None:
                     self._count("bloomlock/allowed")
                     self._owed.add(key)
             if is_new or answer is not None:
                 self._known.add(key)
             are_new.append(is_new)
+        if not self._under_way:
+            self._passed.clear()
         return are_new
 
     def _note(self, error: Exception | None) -> None:
-        """Note how a round trip went, if one was made: it may fail as the filter is full."""
+        """Note how a round trip went, if one was made."""
         if self._away_since is None:
             self._count("bloomlock/trips")
-        if error is None:
-            if self._away_since is None:
+            if error is None:
                 self._follow()
+        if error is None:
             return
-        is_full = isinstance(error, CapacityError)
-        self._count(f"bloomlock/{'full' if is_full else 'errors'}")
-        if not is_full:
-            self._may_lack = True
-            self._recover_soon(PROBE_S)
-        if is_full and not self._has_reported_full:
-            self._has_reported_full = True
-            logger.error("%s Requests that this process has not seen are fetched.", error)
-        elif not is_full and self._away_since is None:
+        self._count("bloomlock/errors")
+        self._may_lack = True
+        self._recover_in(PROBE_S)
+        if self._away_since is None:
             self._away_since = time.monotonic()
             self._count("bloomlock/outages")
             logger.error(
@@ -192,8 +174,8 @@ class Guard:
                 type(error).__name__,
                 error,
             )
-        if self._close is not None:
-            self._close("bloomlock_full" if is_full else "bloomlock_outage")
+            if self._close is not None:
+                self._close("bloomlock_outage")
 
     def _follow(self) -> None:
         """Follow the filter into another generation: emptied on purpose, or made for a lost one."""
@@ -207,31 +189,25 @@ class Guard:
             self._owed.clear()
         else:
             self._may_lack = True
-            self._recover_soon(0.0)
+            self._recover_in(0.0)
 
-    def _recover_soon(self, seconds: float) -> None:
-        if self._timer is None and not (self._is_recovering or self._is_finished):
+    def _recover_in(self, seconds: float) -> None:
+        if self._timer is None and not self._is_finished:
             self._timer = call_later(seconds, lambda: deferred_from_coro(self._recover()))
 
     async def _recover(self) -> None:
         """Try the server; once it answers, give the filter what it lacks."""
-        self._timer = None
-        self._is_recovering = True
-        owed: list[bytes] = []
-        error: Exception | None = None
         try:
             await run_in_thread(self._probe)
             # The answer tells whether the filter was cleared on purpose.
             self._follow()
             owed = [*self._owed]
             await run_in_thread(partial(self.shared.update, self._lacking(owed)))
-        except Exception as raised:  # noqa: BLE001 - as in `_ask`
-            error = raised
-        self._is_recovering = False
-        if error is not None:
+        except Exception as error:  # noqa: BLE001 - as in `_ask`
+            self._timer = None
             self._note(error)
-            if not isinstance(error, CapacityError):
-                return
+            return
+        self._timer = None
         self._owed.remove(owed)
         # Something more may have been let through.
         self._may_lack = bool(self._owed)
@@ -241,7 +217,7 @@ class Guard:
             self._away_since = None
             logger.warning("The filter %r answers again after %.1f s.", self.shared.name, lasted)
         if self._may_lack:
-            self._recover_soon(0.0)
+            self._recover_in(0.0)
 
     def _probe(self) -> None:
         self.shared.exists(b"bloomlock probe")

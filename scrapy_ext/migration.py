@@ -80,14 +80,15 @@ class OtherQueue:
                 "settings (the order is that of SCHEDULER_MEMORY_QUEUE)"
             )
 
-    def warn_of_users(self) -> None:
-        """Log an error if scrapy-redis has queued something since its queue was moved."""
-        if self._client.exists(self._key):
-            logger.error(
-                "Processes of scrapy-redis push requests to the queue %r, which is not read here; "
-                "stop them, then start the spider again, which moves that queue.",
-                self._key,
-            )
+    def users(self) -> str:
+        """Return a sentence if scrapy-redis has queued something since its queue was moved."""
+        if not self._client.exists(self._key):
+            return ""
+        return (
+            f"Processes of scrapy-redis push requests to the queue {self._key!r}, which is not "
+            "read here; stop them and all processes of the spider, then start it again, which "
+            "moves that queue."
+        )
 
 
 def put_back(record: CrawlRecord, client: Any, key: str) -> int:

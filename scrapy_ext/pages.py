@@ -34,41 +34,34 @@ class OpenPage:
     children: int = 0
 
 
-class OpenPages:
+class OpenPages(dict["Request", OpenPage]):
     """The pages that this process is at; `on_end` is called with each that is done or failed.
 
     A page ends when the engine is done with it, and so are all its children that stay in this
-    process: these have no other place, so who is killed before makes them again.
+    process, so who is killed before makes them again.
     """
 
     def __init__(self, on_end: Callable[[OpenPage], None]) -> None:
+        super().__init__()
         self._on_end = on_end
-        self._open: dict[Request, OpenPage] = {}
         self._maker_of: WeakKeyDictionary[Request, OpenPage] = WeakKeyDictionary()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, page: OpenPage, request: Request) -> None:
-        self._open[request] = page
 
     def note_made(self, requests: Iterable[Request], by: Request) -> None:
         """Note the page whose callback made requests. What the downloader makes has none."""
-        if (page := self._open.get(by)) is not None:
-            for request in requests:
-                self._maker_of[request] = page
+        if by in self:
+            self._maker_of.update(dict.fromkeys(requests, self[by]))
 
     def maker_of(self, request: Request) -> OpenPage | None:
         return self._maker_of.get(request)
 
     def fail(self, request: Request, why: str) -> None:
-        if (page := self._open.get(request)) is not None:
-            page.error = why
+        if request in self:
+            self[request].error = why
 
     def collect(self, in_progress: Collection[Request]) -> None:
         """End the pages that the engine is done with."""
-        for request in [one for one in self._open if one not in in_progress]:
-            page = self._open.pop(request)
+        for request in [one for one in self if one not in in_progress]:
+            page = self.pop(request)
             page.is_over = True
             self.settle(page)
 
@@ -86,8 +79,3 @@ class OpenPages:
         """Note that a child that stays in this process is done, or no child after all."""
         parent.children -= 1
         self.settle(parent)
-
-    def let_go(self) -> None:
-        """Note that the server has put all of them back into the queue."""
-        for page in self._open.values():
-            page.id = ""

@@ -22,8 +22,7 @@ logger = logging.getLogger("bloomlock.scrapy")
 class PushMaker:
     """Makes the pushes of a crawler's requests.
 
-    Attributes:
-        known: What this process knows to be in the filter, or to be here.
+    `known` are the fingerprints that this process knows to be in the filter, or to be here.
     """
 
     def __init__(
@@ -50,27 +49,23 @@ class PushMaker:
         is_redirect = "redirect_urls" in request.meta and not self._pages.maker_of(request)
         return "r" if is_redirect and self.fingerprints.leads_back(request) else "n"
 
-    def of(self, request: Request, mode: Mode | None = None) -> Push:
+    def of(self, request: Request, *, is_again: bool = False) -> Push:
         """Return what queues a request; what has no form in the queue stays in this process."""
-        mode = mode or self.mode_of(request)
-        fingerprint = self.fingerprints.of(request)
+        mode, fingerprint = self.mode_of(request), self.fingerprints.of(request)
         host = self._crawler.engine.downloader.get_slot_key(request)
         try:
-            return Push(request, fingerprint, mode, host, self.codec.encode(request))
+            entry = self.codec.encode(request)
         except UnserializableError as error:
             self._stays_here(request, error)
-            if (page := self._pages.maker_of(request)) is not None:
-                page.children += 1
             if mode == "n":
                 self.known.add(fingerprint)
-            return Push(request, fingerprint, "l" if mode == "n" else "a", host)
+            return Push(request, fingerprint, "l" if mode == "n" and not is_again else "a", host)
+        return Push(request, fingerprint, "r" if mode == "n" and is_again else mode, host, entry)
 
     def again(self, entry: bytes) -> Push:
         """Return what queues an entry of an earlier queue, whatever the filter has."""
         try:
-            request = self.codec.decode(entry)
-            mode = self.mode_of(request)
-            return self.of(request, "r" if mode == "n" else mode)
+            return self.of(self.codec.decode(entry), is_again=True)
         # It may be of other code.
         except Exception as error:  # noqa: BLE001
             return self.failed(entry, error)
@@ -82,6 +77,9 @@ class PushMaker:
 
     def _stays_here(self, request: Request, error: Exception) -> None:
         self._count("scheduler/unserializable")
+        page = self._pages.maker_of(request)
+        if page is not None:
+            page.children += 1
         callback = getattr(request.callback, "__qualname__", repr(request.callback))
         if self._is_first(callback):
             logger.warning(
@@ -90,7 +88,7 @@ class PushMaker:
                 request,
                 error,
                 "the page that made it stays open until it is done"
-                if self._pages.maker_of(request)
+                if page
                 else "no page made it, so it is lost if this process is killed",
                 callback,
             )

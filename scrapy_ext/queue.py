@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import socket
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -46,28 +45,10 @@ class Push(NamedTuple):
         return mode, head, self.entry
 
 
-class Taken(NamedTuple):
-    """A request that was taken from the queue."""
+class Answer(NamedTuple):
+    """What came of a step, see scripts/crawl_exchange.lua; `got`: id and member of what was taken.
 
-    id: str
-    host: str
-    entry: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of a step.
-
-    Attributes:
-        state: Of the crawl: "running", "waiting", "ended"; "gone": the server does not have it.
-        was_unknown: Whether the server did not know the process: what it had taken was put back.
-        waiting, taken, failed: How many requests wait, are taken by all processes, and failed.
-        recovered: How many requests dead processes had, that wait again.
-        due_s: Seconds until the next host may be asked; None if none waits for that.
-        is_full: Whether a host is due of which this process has enough.
-        pushed: For each push whether it was wanted; False: it is a duplicate.
-        workers: All processes.
-        got: What was taken.
+    `pushed` says for each push whether it was wanted; False: it is a duplicate.
     """
 
     state: str
@@ -78,20 +59,16 @@ class Answer:
     recovered: int = 0
     due_s: float | None = None
     is_full: bool = False
-    pushed: Sequence[bool] = ()
     workers: Sequence[str] = ()
-    got: Sequence[Taken] = ()
+    pushed: Sequence[bool] = ()
+    got: Sequence[tuple[str, bytes]] = ()
 
     @classmethod
     def of(cls, told: bytes, members: Sequence[bytes]) -> Answer:
         fields = json.loads(told)
-        ids = fields.pop("ids", ())
-        fields["pushed"] = [flag == "1" for flag in fields.get("pushed", ())]
-        got = [
-            Taken(identity, host_of(member), entry_of(member))
-            for identity, member in zip(ids, members, strict=True)
-        ]
-        return cls(**fields, got=got)
+        got = [*zip(fields.pop("ids", ()), members, strict=True)]
+        pushed = [flag == "1" for flag in fields.pop("pushed", ())]
+        return cls(**fields, pushed=pushed, got=got)
 
 
 def is_start_request(request: Request) -> bool:

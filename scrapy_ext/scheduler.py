@@ -21,7 +21,7 @@ from scrapy.dupefilters import RFPDupeFilter
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro
 
-from bloomlock.errors import CapacityError
+from bloomlock.errors import CapacityError, ConfigurationError
 from scrapy_ext import engine
 from scrapy_ext.connection import opening
 from scrapy_ext.crawl_state import Crawl
@@ -31,11 +31,10 @@ from scrapy_ext.middleware import attach
 from scrapy_ext.migration import OtherQueue
 from scrapy_ext.pages import OpenPage, OpenPages
 from scrapy_ext.pushes import PushMaker
-from scrapy_ext.queue import Push
+from scrapy_ext.queue import Push, entry_of, host_of
 from scrapy_ext.settings import only_looks, warn_of_unknown
 from scrapy_ext.start import attributes_of, check_jobdir, log_begin, overwritten_file, pace_of
 from scrapy_ext.stats import FilterStats
-from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
-    from scrapy_ext.queue import Answer, Taken
+    from scrapy_ext.queue import Answer
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -78,7 +77,7 @@ class Scheduler(BaseScheduler):
         # What cannot be serialized.
         self._local: deque[tuple[OpenPage, Request]] = deque()
         self._active_at = time.monotonic()
-        self._is_closing = self._is_ending = self._is_lost = self._has_ended = False
+        self._is_open = self._is_closing = self._is_lost = self._has_ended = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self | LocalScheduler:  # type: ignore[override]
@@ -119,18 +118,29 @@ class Scheduler(BaseScheduler):
             self._crawl = Crawl(client, settings, pace, attributes)
             begun = self._crawl.begin(overwrites=overwritten_file(crawler))
             self._exchange = Exchange(self._crawl, settings.lease, self)
-            self._exchange.now()
             self._other_queue = OtherQueue(crawler.settings, client, spider.name)
-            moved = self._other_queue.take_all() if begun.what != "joined" else ()
-            failed = self._crawl.failed_before() if begun.what == "begun" else ()
-            for entries in chain(moved, failed):
-                self._exchange.now([self._pushes.again(entry) for entry in entries])
+            try:
+                self._come_in(begun.what)
+            except Exception:
+                self._crawl.close(finished=False)
+                raise
         log_begin(crawler, settings.name, begun, pace["delay_ms"])
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
         crawler.signals.connect(self._raised, signal=signals.spider_error)
         crawler.signals.connect(self._raised, signal=signals.item_error)
         self._stats.watch(self._crawl.shared)
+        self._is_open = True
         self._exchange.start()
+
+    def _come_in(self, what: str) -> None:
+        """Make the first steps: queue what scrapy-redis has left, and what failed before."""
+        self._exchange.now()
+        moved = self._other_queue.take_all() if what != "joined" else ()
+        failed = self._crawl.failed_before() if what == "begun" else ()
+        for entries in chain(moved, failed):
+            self._exchange.now([self._pushes.again(entry) for entry in entries])
+        if users := self._other_queue.users():
+            raise ConfigurationError(users)
 
     def enqueue_request(self, request: Request) -> bool:
         """Take a request, to be tested, added and queued in the next round trip.
@@ -160,7 +170,7 @@ class Scheduler(BaseScheduler):
         else:
             self._exchange.want()
             return None
-        self._pages.add(page, request)
+        self._pages[request] = page
         self._count("scheduler/dequeued")
         self._count(f"scheduler/dequeued/{'redis' if page.id else 'memory'}")
         if request.meta.get("is_start_request"):
@@ -302,9 +312,9 @@ class Scheduler(BaseScheduler):
                 _why(error),
             )
         if isinstance(error, CapacityError):
-            self._end_crawl("bloomlock_full")
+            engine.close_spider(self._crawler, "bloomlock_full")
         elif self._settings.on_outage == "close":
-            self._end_crawl("bloomlock_outage")
+            engine.close_spider(self._crawler, "bloomlock_outage")
 
     def take(self, pushes: Sequence[Push], answer: Answer) -> None:
         """Take the answer to a step."""
@@ -313,11 +323,17 @@ class Scheduler(BaseScheduler):
             self._lose()
             return
         if answer.was_unknown:
-            self._let_go()
+            logger.warning(
+                "The lease of this process was over, so others may fetch what it had begun; it "
+                "goes on."
+            )
+            self._ready.clear()
+            for page in self._pages.values():
+                page.id = ""
         for push, is_wanted in zip(pushes, answer.pushed, strict=True):
             self._pushed(push, is_wanted=is_wanted)
-        for taken in answer.got:
-            self._receive(taken)
+        for identity, member in answer.got:
+            self._receive(identity, member)
         if answer.got:
             self._is_active()
         if answer.recovered:
@@ -354,10 +370,10 @@ class Scheduler(BaseScheduler):
             page = OpenPage(request, push.host, parent=maker, fingerprint=fingerprint)
             self._local.append((page, request))
 
-    def _receive(self, taken: Taken) -> None:
-        page = OpenPage(None, taken.host, taken.id)
+    def _receive(self, identity: str, member: bytes) -> None:
+        page = OpenPage(None, host_of(member), identity)
         try:
-            page.request = self._pushes.codec.decode(taken.entry)
+            page.request = self._pushes.codec.decode(entry_of(member))
             self._ready.append((page, page.request))
         # What stands in the queue may be of another spider, or of other code.
         except Exception as error:
@@ -376,25 +392,11 @@ class Scheduler(BaseScheduler):
             "not know any more what was fetched.",
             self._settings.name,
         )
-        self._end_crawl("bloomlock_lost")
-
-    def _let_go(self) -> None:
-        """Hold nothing any more: the server has put back what this process had taken."""
-        logger.warning(
-            "The lease of this process was over, so others may fetch what it had begun; it goes on."
-        )
-        self._ready.clear()
-        self._pages.let_go()
-
-    def _end_crawl(self, reason: str) -> None:
-        running = self._crawler.engine
-        if running is not None and not self._is_ending:
-            self._is_ending = True
-            deferred_from_coro(running.close_spider_async(reason=reason))
+        engine.close_spider(self._crawler, "bloomlock_lost")
 
     async def _finish(self, reason: str) -> None:
         """Do the last things that need the server. Never raises."""
-        if not hasattr(self, "_exchange"):
+        if not self._is_open:
             return  # `open` has failed, and said why
         name = self._settings.name
         self._exchange.stop()
@@ -404,9 +406,10 @@ class Scheduler(BaseScheduler):
         if self._delivered is not None:
             await self._delivered.close()
         try:
-            await run_in_thread(self._other_queue.warn_of_users)
+            if users := await engine.run_in_thread(self._other_queue.users):
+                logger.error("%s", users)
             leave = partial(self._crawl.close, finished=reason == "finished")
-            is_over, waiting, failed = await run_in_thread(leave)
+            is_over, waiting, failed = await engine.run_in_thread(leave)
         # An error here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001
             logger.warning(

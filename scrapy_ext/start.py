@@ -96,7 +96,7 @@ def log_begin(crawler: Crawler, name: str, begun: Begun, delay_ms: int) -> None:
             "Goes on with the crawl %r of %s (%d done, %d wait, %d failed), which was stopped; "
             "begin anew: -s BLOOMLOCK_RESUME=0",
             name,
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(begun.begun_at)),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(begun.begun_ms / 1000)),
             begun.done,
             begun.waiting,
             begun.failed,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
 
-from scrapy_ext.threads import run_in_thread
+from scrapy_ext.engine import run_in_thread
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock.scrapy")
 
 FIRST_LOOK_S, LONGEST_PAUSE_S = 10.0, 60.0
-"""When the fill is looked at; each pause is twice as long as the one before. The server reads the
-whole filter for it."""
+"""Each pause is twice as long as the one before: the server reads the whole filter for a look."""
 
 
 class FilterStats:
@@ -28,7 +27,7 @@ class FilterStats:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._has_warned = self._is_watching = False
+        self._has_warned = False
         self._timer: CallLaterResult | None = None
         self._pause_s = FIRST_LOOK_S
 
@@ -40,26 +39,19 @@ class FilterStats:
         """Look at the filter now and then, until `stop`."""
 
         async def look() -> None:
-            self._timer = None
             await self.look(shared)
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-            if self._is_watching:
+            if self._timer is not None:
                 self.watch(shared)
 
-        self._is_watching = True
         self._timer = call_later(self._pause_s, lambda: deferred_from_coro(look()))
 
     def stop(self) -> None:
-        self._is_watching = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def look(self, shared: BloomFilter) -> None:
-        """Note the state of the filter, if the server says it. Never raises.
-
-        Cost: some round trips in a thread; the server reads the whole filter.
-        """
         try:
             self.note(await run_in_thread(shared.info))
         # What becomes of the checks while the server is away is said by them.
@@ -67,7 +59,6 @@ class FilterStats:
             logger.debug("Looking at the filter %r failed: %s", shared.name, error)
 
     def note(self, info: FilterInfo) -> None:
-        """Put the state of the filter into the stats; warn if its rate passes the asked one."""
         most = info.up_to or info.capacity
         if (stats := self._crawler.stats) is not None:
             for name in ("estimated_count", "fill_ratio", "current_error_rate", "memory_bytes"):

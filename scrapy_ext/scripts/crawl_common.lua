@@ -16,11 +16,8 @@ local time = call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local RANK, HIGHEST_TURN = 25, 2^52
 
-local function put(member)
-    local host = string.sub(member, 1, string.find(member, '\0', 1, true) - 1)
-    call('ZADD', KEYS[2], 0, member)
-    -- One that has just been fetched from stays until it is due again.
-    call('ZADD', KEYS[3], 'NX', 0, host)
+local function waiting()
+    return call('ZCARD', KEYS[2]) + call('ZCARD', KEYS[4])
 end
 
 -- Return host and rank of a member, and what comes after them.
@@ -35,39 +32,39 @@ local function turn_of(member)
     return string.sub(rank, 10, 23)
 end
 
+local function put(member)
+    call('ZADD', KEYS[2], 0, member)
+    -- One that has just been fetched from stays until it is due again.
+    call('ZADD', KEYS[3], 'NX', 0, string.sub(split(member), 1, -2))
+end
+
 -- Return the place in its order of what is queued now.
 local function next_turn(is_last)
     local turn = call('HINCRBY', KEYS[1], 'turn', 1)
     return string.format('%014x', is_last and turn or HIGHEST_TURN - turn)
 end
 
--- Put back what a worker has taken, where it was, and forget the worker; return how many requests.
-local function release(worker)
-    local count, mine = 0, worker .. ':'
-    for _, id in ipairs(call('HKEYS', KEYS[5])) do
-        if string.sub(id, 1, #mine) == mine then
-            put(call('HGET', KEYS[5], id))
-            call('HDEL', KEYS[5], id)
-            count = count + 1
+-- Put back what workers have taken, where it was, and forget them; return how many requests.
+local function release(workers)
+    local count = 0
+    for _, worker in ipairs(workers) do
+        for _, id in ipairs(call('HKEYS', KEYS[5])) do
+            if string.sub(id, 1, #worker + 1) == worker .. ':' then
+                put(call('HGET', KEYS[5], id))
+                count = count + call('HDEL', KEYS[5], id)
+            end
         end
+        call('ZREM', KEYS[6], worker)
+        call('HDEL', KEYS[7], worker)
     end
-    call('ZREM', KEYS[6], worker)
-    call('HDEL', KEYS[7], worker)
     return count
 end
 
 -- Put back what workers had that are known to be dead, or whose leases are over.
 local function release_dead()
-    local count = 0
-    for _, worker in ipairs(told.dead) do
-        count = count + release(worker)
-    end
-    for _, worker in ipairs(call('ZRANGEBYSCORE', KEYS[6], '-inf', string.format('(%.0f', now_ms))) do
-        count = count + release(worker)
-    end
-    return count
+    return release(told.dead or {}) + release(call('ZRANGEBYSCORE', KEYS[6], 0, '(' .. now_ms))
 end
 
 local function hold_lease()
-    call('ZADD', KEYS[6], string.format('%.0f', now_ms + told.lease), told.worker)
+    call('ZADD', KEYS[6], now_ms + told.lease, told.worker)
 end

@@ -12,23 +12,21 @@
 --       s and the fingerprint: queue if no start request was the same;
 --       l: it stays in the worker; ask whether the filter has it; d: such a one is done; add it;
 --       f: keep it among the failed with the error that stands for the host
--- Reply: a JSON object, see Answer in queue.py, then the members of the queue that were taken, in the
---        order of their ids there. The state is "gone" if the server has another crawl or none
+-- Reply: a JSON object, then the members of the queue that were taken, in the order of their ids. It has:
+--        state, "gone" if the server has another crawl or none; was_unknown (what the worker had taken was
+--        put back); waiting, taken, failed, recovered (how many dead workers had); due_s (until the next
+--        host may be asked); is_full (a host is due of which the worker has enough); pushed (a digit for
+--        each push, 1 if it was wanted); workers; ids
 local MOST_FAILED, RETRY_MS = 10000, 10000
-local fields = call('HMGET', KEYS[1], 'id', 'state', 'generation')
-if fields[1] ~= told.id or (fields[3] and fields[3] ~= told.generation) then
+local id, state, generation = unpack(call('HMGET', KEYS[1], 'id', 'state', 'generation'))
+if id ~= told.id or (generation and generation ~= told.generation) then
     return {cjson.encode({state = 'gone'})}
 end
-call('HSETNX', KEYS[1], 'generation', told.generation)
-local state = fields[2]
-local is_known = call('ZSCORE', KEYS[6], told.worker)
+call('HSET', KEYS[1], 'generation', told.generation)
+local was_unknown = not call('ZSCORE', KEYS[6], told.worker)
 hold_lease()
 local recovered = release_dead()
 local due_s, is_full
-
-local function waiting()
-    return call('ZCARD', KEYS[2]) + call('ZCARD', KEYS[4])
-end
 
 local function reply(flags, ids)
     local words, there = {''}, {}
@@ -39,16 +37,15 @@ local function reply(flags, ids)
             there[#there + 1] = id
         end
     end
-    words[1] = cjson.encode({state = state, was_unknown = not is_known, waiting = waiting(),
+    words[1] = cjson.encode({state = state, was_unknown = was_unknown, waiting = waiting(),
         taken = call('HLEN', KEYS[5]), failed = call('HLEN', KEYS[8]), recovered = recovered,
         due_s = due_s, is_full = is_full, pushed = flags, workers = call('ZRANGE', KEYS[6], 0, -1),
         ids = there})
     return words
 end
 
-local last = call('HGET', KEYS[7], told.worker)
-last = last and cjson.decode(last)
-if last and last.step == told.step then
+local last = cjson.decode(call('HGET', KEYS[7], told.worker) or '{}')
+if last.step == told.step then
     return reply(last.flags, last.ids)
 end
 
@@ -89,12 +86,10 @@ for item = 1, (#ARGV - 1) / 3 do
 end
 flags = table.concat(flags)
 
-for _, id in ipairs(told.done) do
-    if call('HDEL', KEYS[5], id) == 1 then
-        call('HINCRBY', KEYS[1], 'done', 1)
-    end
+for _, id in ipairs(told.done or {}) do
+    call('HINCRBY', KEYS[1], 'done', call('HDEL', KEYS[5], id))
 end
-for _, pair in ipairs(told.failed) do
+for _, pair in ipairs(told.failed or {}) do
     local member = call('HGET', KEYS[5], pair[1])
     if member then
         call('HDEL', KEYS[5], pair[1])
@@ -103,26 +98,24 @@ for _, pair in ipairs(told.failed) do
         if failures <= told.retries then
             -- Behind everything else.
             rank = 'ffffffff0' .. next_turn(true) .. string.format('%02x', failures)
-            call('ZADD', KEYS[4], string.format('%.0f', now_ms + RETRY_MS * failures),
-                host .. rank .. rest)
+            call('ZADD', KEYS[4], now_ms + RETRY_MS * failures, host .. rank .. rest)
         else
             keep_failed(turn_of(member), string.gsub(pair[2], '%z', ' ') .. '\0' .. member)
         end
     end
 end
-for _, member in ipairs(call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now_ms))) do
+for _, member in ipairs(call('ZRANGEBYSCORE', KEYS[4], 0, now_ms)) do
     put(member)
     call('ZREM', KEYS[4], member)
 end
 
 -- Take one request from each host in turn, so that all hosts are at work.
-local function take(ids)
+local function take(ids, wanted)
     local has_found = false
-    local due = call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now_ms),
-        'WITHSCORES', 'LIMIT', 0, 2 * told.wanted + 64)
+    local due = call('ZRANGEBYSCORE', KEYS[3], 0, now_ms, 'WITHSCORES', 'LIMIT', 0, 2 * wanted + 64)
     for position = 1, #due, 2 do
         local host, due_ms = due[position], tonumber(due[position + 1])
-        if #ids == told.wanted then
+        if #ids == wanted then
             return false
         end
         local slot, busy = told.slots[host] or {told.limit, told.delay_ms}, told.busy[host] or 0
@@ -131,14 +124,13 @@ local function take(ids)
                 'LIMIT', 0, 1)[1]
             has_found = true
             if first then
-                local id = told.worker .. ':' .. turn_of(first)
+                ids[#ids + 1] = told.worker .. ':' .. turn_of(first)
                 call('ZREM', KEYS[2], first)
-                call('HSET', KEYS[5], id, first)
-                -- Who comes a little late makes up for it, so that the rate is kept.
-                local from_ms = now_ms - due_ms <= slot[2] / 4 and due_ms or now_ms
-                call('ZADD', KEYS[3], string.format('%.0f', from_ms + slot[2]), host)
+                call('HSET', KEYS[5], ids[#ids], first)
+                -- Who comes late makes up for a part of it, so that the rate is kept.
+                local late_ms = now_ms - due_ms < slot[2] and now_ms - due_ms or 0
+                call('ZADD', KEYS[3], now_ms - math.min(late_ms, slot[2] / 4) + slot[2], host)
                 told.busy[host] = busy + 1
-                ids[#ids + 1] = id
             else
                 call('ZREM', KEYS[3], host)
             end
@@ -150,9 +142,9 @@ local function take(ids)
 end
 
 local ids = {}
-while #ids < told.wanted and take(ids) do end
-local soon = call('ZRANGEBYSCORE', KEYS[3], string.format('(%.0f', now_ms), '+inf', 'WITHSCORES',
-    'LIMIT', 0, 1)
+told.busy = told.busy or {}
+while #ids < (told.wanted or 0) and take(ids, told.wanted) do end
+local soon = call('ZRANGEBYSCORE', KEYS[3], '(' .. now_ms, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 if soon[2] then
     due_s = (soon[2] - now_ms) / 1000
 end

@@ -4,52 +4,41 @@
 -- ARGV: 1 "list", "set" or "zset", 2 lease in ms, 3 how many to take, 4 what their ids begin with,
 --       then the ids of those that are done
 -- Reply: id and message of each that was taken
-local kind, lease_ms, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[4]
-local call = redis.call
+local call, kind = redis.call, ARGV[1]
+local PUSH, POP = {list = 'LPUSH', set = 'SADD'}, {list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX'}
 local time = call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-for position = 5, #ARGV do
-    call('HDEL', KEYS[2], ARGV[position])
-    call('ZREM', KEYS[3], ARGV[position])
-end
-
-for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now_ms))) do
-    local entry = call('HGET', KEYS[2], id)
-    if entry then
-        local space = string.find(entry, ' ', 1, true)
-        local score, message = string.sub(entry, 1, space - 1), string.sub(entry, space + 1)
-        if kind == 'list' then
-            call('LPUSH', KEYS[1], message)
-        elseif kind == 'set' then
-            call('SADD', KEYS[1], message)
-        else
-            call('ZADD', KEYS[1], score, message)
-        end
-    end
+local function end_lease(id)
     call('HDEL', KEYS[2], id)
     call('ZREM', KEYS[3], id)
 end
 
-local function pop()
-    if kind == 'list' then
-        return call('LPOP', KEYS[1]), '0'
-    elseif kind == 'set' then
-        return call('SPOP', KEYS[1]), '0'
+for position = 5, #ARGV do
+    end_lease(ARGV[position])
+end
+for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[3], 0, now_ms)) do
+    local score, message = string.match(call('HGET', KEYS[2], id) or '', '^(%S*) (.*)$')
+    if kind == 'zset' and score then
+        call('ZADD', KEYS[1], score, message)
+    elseif score then
+        call(PUSH[kind], KEYS[1], message)
     end
-    local found = call('ZPOPMAX', KEYS[1])
-    return found[1], found[2]
+    end_lease(id)
 end
 
 local taken = {}
 for position = 1, tonumber(ARGV[3]) do
-    local message, score = pop()
+    local message, score = call(POP[kind], KEYS[1]), '0'
+    if kind == 'zset' then
+        message, score = unpack(message)
+    end
     if not message then
         break
     end
-    local id = prefix .. position
+    local id = ARGV[4] .. position
     call('HSET', KEYS[2], id, score .. ' ' .. message)
-    call('ZADD', KEYS[3], string.format('%.0f', now_ms + lease_ms), id)
+    call('ZADD', KEYS[3], now_ms + ARGV[2], id)
     taken[#taken + 1] = id
     taken[#taken + 1] = message
 end

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy_redis.scheduler
-from crawling import ADDON
+from crawling import ADDON, PATIENCE
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import RFPDupeFilter
@@ -98,11 +99,31 @@ def test_the_queue_of_scrapy_redis_is_gone_on_with(
     r.rpush("spider:requests", b"?")
     (line,) = crawls.run(ADDON | own).lines("[bloomlock.scrapy] CRITICAL")
     assert "only those of scrapy-redis can be moved" in line
-    if queue == "LifoQueue":
-        # Processes of both kinds on one queue.
-        site.on_request = lambda _: r.rpush("spider:requests", b"?")
-        third = crawls.run(ADDON | settings)
-        assert third.lines("Processes of scrapy-redis push requests to the queue 'spider:requests'")
+
+
+def test_processes_of_both_kinds_on_one_queue_are_refused(
+    crawls: Runner, site: Site, r: redis.Redis
+) -> None:
+    """At the start of one that joins; the first one finds it out at its end."""
+    pushed, go = threading.Event(), threading.Event()
+
+    def push(_: int) -> None:
+        r.zadd("spider:requests", {b"?": 0})
+        pushed.set()
+        go.wait(PATIENCE)
+
+    site.on_request = push
+    first = crawls.start()
+    pushed.wait(PATIENCE)
+    joining = crawls.run()
+    go.set()
+    said = "Processes of scrapy-redis push requests to the queue 'spider:requests'"
+    assert joining.code == 1
+    assert joining.lines("[bloomlock.scrapy] CRITICAL")[0].count(said) == 1
+    assert "ERROR" in first.finish().lines(said)[0]
+    assert first.finish().reason == "finished"
+    site.on_request = None
+    assert crawls.run().lines("were moved from the queue 'spider:requests'")
 
 
 def test_from_scrapy_redis_and_back(

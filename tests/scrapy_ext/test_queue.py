@@ -13,7 +13,7 @@ from scrapy.crawler import Crawler
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError
 from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures
-from scrapy_ext.queue import Push, keys_of
+from scrapy_ext.queue import Push, entry_of, keys_of
 from scrapy_ext.requests import RequestCodec
 from scrapy_ext.settings import CrawlSettings
 
@@ -69,7 +69,7 @@ class Worker:
 
 
 def paths_of(answer: Any) -> list[str]:
-    return [CODEC.decode(taken.entry).url.removeprefix("http://") for taken in answer.got]
+    return [CODEC.decode(entry_of(member)).url.removeprefix("http://") for _, member in answer.got]
 
 
 def end_lease(client: Any, worker: Worker) -> None:
@@ -103,7 +103,7 @@ def test_a_step_tests_adds_queues_and_takes(begin: Begin) -> None:
     first = one.step("a/1", "a/2", "a/1", wanted=1)
     assert first.pushed == [True, True, False]
     assert (paths_of(first), first.waiting, first.taken) == (["a/2"], 1, 1)
-    again = one.step("a/1", mode="a", done=[first.got[0].id])
+    again = one.step("a/1", mode="a", done=[first.got[0][0]])
     assert (again.pushed, again.waiting, again.taken) == ([True], 2, 0)
     # What stays in the process is in the filter when it is done.
     assert [one.step("a/3", mode=mode).pushed[0] for mode in "llnl"] == [True, True, True, False]
@@ -171,7 +171,7 @@ def test_who_closes_puts_back_what_it_has_not_done(begin: Begin) -> None:
     one = begin()
     one.step("a/1", "a/2", "a/3")
     got = one.step(wanted=2).got
-    one.step(done=[got[0].id])
+    one.step(done=[got[0][0]])
     assert one.crawl.close(finished=False) == (False, 2, 0)
     two = begin()
     begun = two.begun
@@ -184,7 +184,7 @@ def test_a_crawl_ends_when_all_are_idle_and_the_next_one_is_anew(server: Any, be
     assert (one.begun.what, two.begun.what) == ("begun", "joined")
     taken = one.step("a/1", wanted=1).got
     assert two.idle() == "running"
-    one.step(done=[taken[0].id])
+    one.step(done=[taken[0][0]])
     # The first one has not said that it is idle.
     assert two.idle() == "running"
     assert one.idle() == "ended"
@@ -206,7 +206,7 @@ def test_a_push_makes_an_ended_crawl_run_and_one_that_stays_open_lets_it_wait(
     one = begin()
     assert one.idle() == "ended"
     assert one.step("a/1").state == "running"
-    one.step(done=[one.step(wanted=1).got[0].id])
+    one.step(done=[one.step(wanted=1).got[0][0]])
     assert one.idle(stays=True) == "waiting"
     two = begin()
     assert two.begun.what == "joined"
@@ -218,7 +218,7 @@ def test_a_push_makes_an_ended_crawl_run_and_one_that_stays_open_lets_it_wait(
 def test_the_last_one_to_leave_takes_the_queue_along(server: Any, begin: Begin) -> None:
     one, two = begin(), begin()
     done = one.step("a/1", wanted=1).got
-    one.step(done=[done[0].id])
+    one.step(done=[done[0][0]])
     two.idle()
     assert one.idle() == "ended"
     assert not one.crawl.close(finished=True)[0]
@@ -232,7 +232,7 @@ def test_others_see_how_a_crawl_stands(server: Any, begin: Begin) -> None:
     one = begin()
     one.step("a/1", "a/2", "b/1", "a/3")
     taken = one.step(wanted=1).got
-    one.step(done=[taken[0].id], wanted=1)
+    one.step(done=[taken[0][0]], wanted=1)
     figures = CrawlRecord(server, "pages").figures()
     assert figures == Figures("running", 1, 1, 2, 1, 0, {"a": 2, "b": 0})
 
@@ -240,7 +240,7 @@ def test_others_see_how_a_crawl_stands(server: Any, begin: Begin) -> None:
 def test_failed_requests_are_kept_and_put_back(server: Any, begin: Begin) -> None:
     one = begin()
     taken = one.step("a/1", "a/2", wanted=2).got
-    assert one.step(failed=[(taken[0].id, "Error:\0\udcff")], done=[taken[1].id]).failed == 1
+    assert one.step(failed=[(taken[0][0], "Error:\0\udcff")], done=[taken[1][0]]).failed == 1
     assert one.idle() == "ended"
     assert one.crawl.close(finished=True) == (True, 0, 1)
     kept = CrawlRecord(server, "pages")
@@ -261,7 +261,7 @@ def test_failed_requests_are_kept_and_put_back(server: Any, begin: Begin) -> Non
 def test_with_retries_it_waits_behind_everything_else(server: Any, begin: Begin) -> None:
     one = begin(BLOOMLOCK_RETRIES=1)
     taken = one.step("a/1", wanted=1).got
-    assert one.step(failed=[(taken[0].id, "Error: 1")]).waiting == 1
+    assert one.step(failed=[(taken[0][0], "Error: 1")]).waiting == 1
     assert one.take() == []
     assert one.idle() == "running"
     (member,) = server.zrange(one.crawl.keys[3], 0, -1)
@@ -269,13 +269,13 @@ def test_with_retries_it_waits_behind_everything_else(server: Any, begin: Begin)
     one.step("a/2/-9")
     answer = one.step(wanted=2)
     assert paths_of(answer) == ["a/2", "a/1"]
-    assert one.step(failed=[(answer.got[1].id, "Error: 2")]).failed == 1
+    assert one.step(failed=[(answer.got[1][0], "Error: 2")]).failed == 1
 
 
 def test_with_persist_the_next_crawl_begins_with_what_failed(server: Any, begin: Begin) -> None:
     one = begin(BLOOMLOCK_PERSIST=True)
     taken = one.step("a/1", wanted=1).got
-    one.step(failed=[(taken[0].id, "Error: 1")])
+    one.step(failed=[(taken[0][0], "Error: 1")])
     assert one.idle() == "ended"
     two = begin(BLOOMLOCK_PERSIST=True)
     assert two.begun.what == "begun"

@@ -82,12 +82,10 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
     [
         (
             {"BLOOMLOCK_URL": "http://user:secret@host"},
-            r"BLOOMLOCK_URL must be a URL that starts with .*sentinel://, not 'http://\*\*\*@host'",
+            r"BLOOMLOCK_URL must be a URL that starts with redis://.*, not 'http://\*\*\*@host'",
         ),
         ({"REDIS_URL": "redis://:sec/ret@host"}, "REDIS_URL is 'redis://.*two meanings"),
         ({"REDIS_URL": "redis://:secret@host:port"}, "REDIS_URL must be the URL of a Redis server"),
-        ({"BLOOMLOCK_URL": "redis+sentinel://a"}, "BLOOMLOCK_URL must be the URL.*no service"),
-        ({"BLOOMLOCK_URL": "redis+sentinel://a:b/c"}, "BLOOMLOCK_URL must be the URL of a Redis"),
         ({"REDIS_PARAMS": {"redis_cls": "no.such"}}, "REDIS_PARAMS makes no Redis client"),
         ({"BLOOMLOCK_FILTER": {"optimize": "size"}}, "optimize must be 'memory', 'balanced', "),
         ({"BLOOMLOCK_FILTER": {"num_hashes": 65}}, "num_hashes must be a whole number from 1"),
@@ -148,9 +146,7 @@ def test_a_node_of_a_cluster_is_enough(crawls: Runner, site: Site) -> None:
     assert sorted(first.fetched + second.fetched) == ["/0", *site.paths]
 
 
-def test_sentinels_name_the_server(
-    monkeypatch: pytest.MonkeyPatch, crawls: Runner, site: Site
-) -> None:
+def test_a_function_of_the_project_may_ask_sentinels(crawls: Runner, site: Site) -> None:
     with ExitStack() as stack:
         master = stack.enter_context(PrivateServer(port=servers.low_port()))
         binary = servers.require_server("valkey")
@@ -165,20 +161,13 @@ def test_sentinels_name_the_server(
                     return False
 
         servers.wait_until(found, 60)
-        url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/pages/2"
-        works(url)
-        assert sorted(crawls.run(BLOOMLOCK_URL=url).fetched) == ["/0", *site.paths]
-        monkeypatch.setenv("BLOOMLOCK_URL", url)
-        open_filter(BLOOMLOCK_NAME="from the environment")
+        params = {"redis_cls": "__main__.master_of_sentinels", "sentinel_port": port, "db": 2}
+        asked = crawls.run(REDIS_PARAMS=params, REDIS_URL=None)
+        assert sorted(asked.fetched) == ["/0", *site.paths]
         with redis.Redis(port=master.port, db=2) as client:
-            for name in (NAME, "from the environment"):
-                assert list(client.scan_iter(f"bloomlock:*{name}*"))
-        for url, sentence in (
-            (f"redis+sentinel://127.0.0.1:{port}/no", r"master of the Sentinels' service 'no'"),
-            (f"redis://127.0.0.1:{port}/0", r"is a Sentinel.*redis\+sentinel://127\.0\.0\.1:"),
-        ):
-            with pytest.raises(BloomlockError, match=sentence):
-                open_filter(BLOOMLOCK_URL=url)
+            assert client.keys("*") == [b"{spider}:crawl"]
+        with pytest.raises(BloomlockError, match="is a Sentinel.*a client of its master"):
+            open_filter(BLOOMLOCK_URL=f"redis://127.0.0.1:{port}/0")
 
 
 def test_the_page_lists_the_settings() -> None:

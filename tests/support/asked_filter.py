@@ -33,6 +33,7 @@ class IdleCrawler(Crawler):
         middlewares = [OffsiteMiddleware(self)]  # type: ignore[arg-type]
         outputs = [BatchingMiddleware(self)]
         self.engine = self._engine = SimpleNamespace(
+            _slot=SimpleNamespace(closing=None),
             downloader=SimpleNamespace(middleware=SimpleNamespace(middlewares=middlewares)),
             scraper=SimpleNamespace(spidermw=SimpleNamespace(middlewares=outputs)),
         )

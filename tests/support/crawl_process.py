@@ -22,6 +22,7 @@ from typing import NoReturn
 from urllib.parse import urljoin, urlsplit
 
 from fork_end import run_to_end
+from redis.sentinel import Sentinel
 from scrapy import Request, Spider, signals
 from scrapy.cmdline import execute
 from scrapy.crawler import CrawlerProcess
@@ -370,6 +371,11 @@ class BrokenFingerprinter:
 
     def fingerprint(self, request):
         raise ZeroDivisionError(request.url)
+
+
+def master_of_sentinels(sentinel_port, **options):
+    """Make a client, as a project does for REDIS_PARAMS["redis_cls"]."""
+    return Sentinel([("127.0.0.1", sentinel_port)]).master_for("pages", **options)
 
 
 def keep_item(item) -> None:
