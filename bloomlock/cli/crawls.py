@@ -25,7 +25,7 @@ from bloomlock.server import explained, find_address, hide_secret
 from .errors import NO, Failure, advise, warn
 from .lines import SignalGuard
 from .options import create_or_open, example, json_option, key_option, name_argument, url_option
-from .output import print_json, print_table, progress_bar
+from .output import print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,9 +154,9 @@ def _import(
     Returns:
         How many there were, how many came meanwhile, and the fingerprinter of the visited page.
     """
-    done = total = late = 0
+    total = late = 0
     met: str | None = None
-    with SignalGuard() as guard, progress_bar(2 * source.most) as show:
+    with SignalGuard() as guard:
         for is_first in (True, False):
             coming = source.read()
             while batch := list(islice(coming, _BATCH)):
@@ -170,8 +170,6 @@ def _import(
                 met = met or next((candidates[one] for one in missing if one in candidates), None)
                 if missing:
                     bloom.update(missing)
-                done += len(batch)
-                show(done, f"{done:,} read")
         guard.check()
     return total, late, met
 

@@ -31,15 +31,7 @@ SIGNALLED = 128
 
 _HELP_ASKED = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """What newer click raises for a group without a command; its message is the whole help."""
-_WORDS = {
-    re.escape('call reattach() to go on with what is there now, or use on_lost="recreate"'): (
-        "run the command again, or dedup with --recreate"
-    ),
-    "^client must be a redis-py client or a URL": "--url must be a URL",
-    "^url must be": "--url must be",
-    "^client must be": "the server's address must be",
-}
-"""Words of the library, and those of the command line."""
+_LOST = 'call reattach() to go on with what is there now, or use on_lost="recreate"'
 
 
 class Failure(click.ClickException):
@@ -49,11 +41,7 @@ class Failure(click.ClickException):
 
 
 class Stopped(BaseException):
-    """A signal asked this process to end; not an error, and nothing that catches errors sees it.
-
-    Attributes:
-        signal: Which.
-    """
+    """A signal asked this process to end; not an error, and nothing that catches errors sees it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -129,17 +117,15 @@ def say(error: click.ClickException) -> int:
 def sentence(message: str) -> str:
     """Return a message of the library in the words of the command line.
 
-    >>> sentence('filter "a" is lost; call reattach() to go on with what is there now, or use '
-    ...          'on_lost="recreate"')
-    'filter "a" is lost; run the command again, or dedup with --recreate'
+    >>> sentence("client must be a redis-py client or a URL that starts with redis://")
+    '--url must be a URL that starts with redis://'
     """
-    for pattern, words in _WORDS.items():
-        message = re.sub(pattern, words, message)
-    return message
+    message = message.replace(_LOST, "run the command again, or dedup with --recreate")
+    return re.sub("^(client|url) must be( a redis-py client or)?", "--url must be", message)
 
 
 def die(number: int) -> None:
-    """End this process by a signal, so that a shell knows that it did not end by itself."""
+    # A shell has to know that it did not end by itself.
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     sys.exit(SIGNALLED + number)

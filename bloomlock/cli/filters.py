@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,13 @@ import click
 import bloomlock
 
 from . import options
-from .errors import ERROR, NO, Failure, sentence, warn
-from .lines import STDIN
+from .errors import NO, Failure, Stopped, warn
+from .lines import STDIN, SignalGuard
 from .options import example
-from .output import moving_bytes, print_fields, print_json, shown, size_text
+from .output import print_fields, print_json, shown, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
 
     from bloomlock import BloomFilter
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _GIB = 2**30
 _POSITIVE = click.FloatRange(0, min_open=True, max=float("inf"), max_open=True)
-_names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 _file_argument = click.argument("file", metavar="FILE")
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 _replace_option = click.option(
@@ -70,7 +70,6 @@ def info_command(named: Named, *, as_json: bool) -> None:
 @options.error_rate_option
 @options.optimize_option
 @options.window_option
-@options.slices_option
 @options.value_option("--shards", kind=click.IntRange(1), what="Redis strings of its bits.")
 @options.value_option("--rate", kind=_POSITIVE, what="Items checked in a second.")
 @options.value_option(
@@ -87,8 +86,6 @@ def plan_command(
     rate: float | None,
     server_memory: float | None,
     as_json: bool,
-    window: float | None,
-    slices: int | None,
     **shape: Any,
 ) -> None:
     """Say what a filter for so many different ITEMS takes. It needs no server.
@@ -100,7 +97,6 @@ def plan_command(
         items,
         options.DEFAULT_ERROR_RATE if error_rate is None else error_rate,
         **shape,
-        window=options.window_of(window, slices),
         items_per_s=rate,
         server_bytes=None if server_memory is None else server_memory * _GIB,
     )
@@ -125,57 +121,44 @@ def create_command(name: str, **given: Any) -> None:
 
 
 @click.command("clear", epilog=example("bloomlock filter clear urls"))
-@_names_argument
+@options.name_argument
 @_yes_option
 @options.url_option
 @options.key_option
-def clear_command(names: tuple[str, ...], *, url: str | None, key: bytes | None, yes: bool) -> int:
-    """Empty filters for all their users, keeping their parameters.
+def clear_command(name: str, *, yes: bool, **where: Any) -> int:
+    """Empty a filter for all its users, keeping its parameters.
 
     Asks first, at the terminal; where there is none --yes has to be given.
     """
-
-    def clear(name: str) -> None:
-        with options.open_as_it_is(name, url, key) as bloom:
-            bloom.clear()
-
-    return _for_each(names, "Clear", clear, yes=yes)
+    if not (yes or _confirmed("Clear", name)):
+        return NO
+    with options.open_as_it_is(name, **where) as bloom:
+        bloom.clear()
+    return 0
 
 
 @click.command("delete", epilog=example("bloomlock filter delete urls"))
-@_names_argument
+@options.name_argument
 @_yes_option
 @options.url_option
-def delete_command(names: tuple[str, ...], *, url: str | None, yes: bool) -> int:
-    """Delete filters, also broken ones.
+def delete_command(name: str, *, yes: bool, url: str | None) -> int:
+    """Delete a filter, also a broken one.
 
     Asks first, at the terminal; where there is none --yes has to be given.
     """
+    if not (yes or _confirmed("Delete", name)):
+        return NO
+    if not bloomlock.catalog.delete_filter(name, client=url):
+        raise Failure(f"there is no filter named {name!r}")
+    return 0
 
-    def delete(name: str) -> None:
-        if not bloomlock.catalog.delete_filter(name, client=url):
-            raise bloomlock.errors.FilterNotFoundError(f"there is no filter named {name!r}")
 
-    return _for_each(names, "Delete", delete, yes=yes)
-
-
-def _for_each(names: Sequence[str], verb: str, act: Callable[[str], None], *, yes: bool) -> int:
-    question = f"{verb} {', '.join(map(repr, names))}?"
-    if not yes:
-        # What comes through a pipe does not answer the question.
-        if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
-            raise Failure(f"{question} There is no terminal to ask at; give --yes")
-        if not click.confirm(question, prompt_suffix=" ", err=True):
-            return NO
-    status = 0
-    for name in names:
-        try:
-            act(name)
-        except bloomlock.errors.BloomlockError as error:
-            # The others are still wanted gone; rm does the same.
-            warn(sentence(str(error)))
-            status = ERROR
-    return status
+def _confirmed(verb: str, name: str) -> bool:
+    question = f"{verb} {name!r}?"
+    # What comes through a pipe does not answer the question.
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+        raise Failure(f"{question} There is no terminal to ask at; give --yes")
+    return click.confirm(question, prompt_suffix=" ", err=True)
 
 
 @click.command("copy", epilog=example("bloomlock filter copy urls --to redis://new:6379/0"))
@@ -195,7 +178,7 @@ def copy_command(
     """
     with options.open_as_it_is(name, **where) as bloom:
         to = target or where["url"], new_name or name
-        with moving_bytes(_num_bytes(bloom)) as moved:
+        with _interruptible() as moved:
             made = bloom.copy_to(*to, replace=replace, progress=moved)
         with made:
             _say("copied", made, made.name)
@@ -218,7 +201,7 @@ def export_command(named: Named, file: str, *, force: bool) -> None:
     if file == STDIN and sys.stdout.isatty():
         raise Failure("a filter is not written to a terminal; give a FILE, or a pipe")
     with named as bloom:
-        with moving_bytes(_num_bytes(bloom)) as moved:
+        with _interruptible() as moved:
             bloom.export_file(sys.stdout.buffer if file == STDIN else file, progress=moved)
         _say("wrote", bloom, "standard output" if file == STDIN else file)
 
@@ -238,7 +221,7 @@ def import_command(
     clients are refused it, or use the filter that is replaced.
     """
     source: Any = sys.stdin.buffer if file == STDIN else file
-    with moving_bytes(None if file == STDIN else Path(file).stat().st_size) as moved:
+    with _interruptible() as moved:
         made = bloomlock.BloomFilter.import_file(
             name, source, client=url, key=key, replace=replace, progress=moved
         )
@@ -246,9 +229,16 @@ def import_command(
         _say("imported", made, name)
 
 
-def _num_bytes(bloom: BloomFilter) -> int:
-    """Return how long the bits of a filter are, those of all slices if it grows."""
-    return (bloom.num_bits if bloom.growth is None else bloom.info().num_bits) // 8
+@contextmanager
+def _interruptible() -> Iterator[Callable[[int, int], None]]:
+    """Yield a function for `progress=`; a signal ends the work between two of its parts."""
+    with SignalGuard() as guard:
+        try:
+            yield lambda _done, _all: guard.check()
+            guard.check()
+        except Stopped:
+            warn("interrupted; nothing is left of it: run the same command again")
+            raise
 
 
 def _say(what: str, bloom: BloomFilter, where: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 FENCE = "BLOOMLOCK_FENCE"
 # As of flock(1), ssh(1) and the like: in `bloomlock lock logs grep -n error` the -n is grep's.
 _OPTIONS_FIRST = {"allow_interspersed_args": False}
+_STATUS = click.IntRange(0, 255)
 _command_argument = click.argument(
     "command", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED
 )
@@ -38,10 +38,9 @@ def _holding_options(default_lease: float, default_wait: str) -> Callable[[F], F
         options.time_option("-w", "--wait", what=f"How long to wait.  [default: {default_wait}]"),
         options.time_option("--lease", default=default_lease, what="Taken so long after a crash."),
         options.time_option("--grace", default=10.0, what="From SIGTERM to SIGKILL."),
-        options.status_option(
-            "-E", "--busy-exit-code", "busy", default=BUSY, what="If it is taken."
+        options.value_option(
+            "-E", "--busy-exit-code", "busy", kind=_STATUS, default=BUSY, what="If it is taken."
         ),
-        click.option("-v", "--verbose", is_flag=True, help="Say what was waited for."),
         options.url_option,
     )
 
@@ -68,7 +67,6 @@ def lock_command(
     lease: float,
     grace: float,
     busy: int,
-    verbose: bool,
     url: str | None,
 ) -> int:
     """Run COMMAND while holding the lock NAME, as flock(1), across machines.
@@ -85,15 +83,11 @@ def lock_command(
         kind = AsyncFairLock if fair else AsyncLock
         lock = AsyncReadWriteLock(name, url, lease).read if shared else kind(name, url, lease)
         try:
-            start = time.monotonic()
             with running.interruptible():
                 if nonblock or wait == 0:
                     obtained = await lock.acquire(blocking=False)
                 else:
                     obtained = await lock.acquire(timeout=wait or -1)
-            if verbose:
-                what = f"obtained, fence {lock.fence}," if obtained else "not obtained"
-                warn(f"lock {name!r}: {what} after {time.monotonic() - start:.3f} s")
             if not obtained:
                 return busy
             environment = {"BLOOMLOCK_LOCK_NAME": name, FENCE: str(lock.fence)}
@@ -132,8 +126,10 @@ async def _release(lock: AsyncLock, name: str, lease: float) -> bool:
 @options.value_option(
     "--max-attempts", kind=click.IntRange(1, 1_000_000), what="KEY has failed after so many."
 )
-@options.status_option("--done-exit-code", "done", default=0, what="If KEY was done.")
-@options.status_option("--failed-exit-code", "failed", default=NO, what="If KEY has failed.")
+@options.value_option("--done-exit-code", "done", kind=_STATUS, default=0, what="If KEY was done.")
+@options.value_option(
+    "--failed-exit-code", "failed", kind=_STATUS, default=NO, what="If KEY has failed."
+)
 @options.key_option
 @_holding_options(60.0, "not at all")
 def once_command(
@@ -149,7 +145,6 @@ def once_command(
     lease: float,
     grace: float,
     busy: int,
-    verbose: bool,
     url: str | None,
 ) -> int:
     """Run COMMAND unless KEY is done: in the filter NAME, which keeps the done ones.
@@ -159,6 +154,7 @@ def once_command(
     """
     if not lease:
         raise click.UsageError("--lease must be more than 0 seconds, not 0")
+    statuses = {ClaimState.SEEN: done, ClaimState.BUSY: busy, ClaimState.FAILED: failed}
 
     async def hold(running: Command) -> int:
         with running.interruptible():
@@ -169,17 +165,7 @@ def once_command(
                     os.fsencode(item), lease, wait=wait, max_attempts=max_attempts
                 )
             if not claim:
-                status, why = {
-                    ClaimState.SEEN: (done, "was done before"),
-                    ClaimState.BUSY: (
-                        busy,
-                        f"is worked on; its lease ends in {claim.remaining:.1f} s",
-                    ),
-                    ClaimState.FAILED: (failed, f"failed {claim.attempts} times"),
-                }[claim.state]
-                if verbose:
-                    warn(f"{item!r} {why}")
-                return status
+                return statuses[claim.state]
             environment = {
                 "BLOOMLOCK_ONCE_NAME": name,
                 "BLOOMLOCK_ONCE_KEY": item,

@@ -14,24 +14,22 @@ import signal
 import stat
 import sys
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .errors import Failure, Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import FrameType
+    from collections.abc import Iterable, Iterator, Sequence
 
 STDIN = "-"
-BLOCK_BYTES = 1024 * 1024
-MAX_LINE_BYTES = 256 * BLOCK_BYTES
-MOST_BLOCKS = 8
-"""Blocks whose lines are held back for one batch."""
+BLOCK_BYTES = 8 * 1024 * 1024
+MAX_LINE_BYTES = 256 * 1024 * 1024
+FIRST_LINES = 512
+"""A kill -9 between answer and output loses a batch on a server, so the first ones are small."""
 _FILE_GONE = select.POLLERR | select.POLLHUP
 _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.1
 
 _SAMPLES = 256
 _SAMPLE_BYTES = 16 * 1024
@@ -39,13 +37,12 @@ _SAMPLE_BYTES = 16 * 1024
 _MARGIN = 1.25
 
 
-def measure(names: Iterable[str], delimiter: bytes = b"\n") -> tuple[int, int] | tuple[None, None]:
-    """Refuse a file that cannot be read; return what all hold: bytes, and lines at most.
+def count_lines(names: Iterable[str], delimiter: bytes = b"\n") -> int | None:
+    """Refuse a file that cannot be read; return how many lines all hold at most.
 
-    Neither is known if one of them is a pipe or the like. Lines are counted where a file is short,
-    and in samples from all over it where it is long.
+    That is unknown if one is a pipe or the like. In a long file samples are counted.
     """
-    num_bytes, lines, is_known = 0, 0, True
+    lines, is_known = 0, True
     for name in names:
         with _explained(name):
             mode = os.fstat(_stdin()).st_mode if name == STDIN else Path(name).stat().st_mode
@@ -66,8 +63,7 @@ def measure(names: Iterable[str], delimiter: bytes = b"\n") -> tuple[int, int] |
                 )
                 margin = _MARGIN if step > _SAMPLE_BYTES else 1
                 lines += min(size, math.ceil(margin * found * step / _SAMPLE_BYTES) + 1)
-                num_bytes += size
-    return (num_bytes, lines) if is_known else (None, None)
+    return lines if is_known else None
 
 
 def _stdin() -> int:
@@ -81,11 +77,8 @@ def _opened(name: str) -> Iterator[int]:
     if name == STDIN:
         yield _stdin()
         return
-    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with open(name, "rb", buffering=0) as file:  # noqa: PTH123 - the name may be any bytes
+        yield file.fileno()
 
 
 @contextmanager
@@ -97,87 +90,54 @@ def _explained(name: str) -> Iterator[None]:
         raise Failure(f"cannot read {called}: {error.strerror}") from error
 
 
-class BatchSizes(NamedTuple):
-    """Lines of the first batch, and of the largest.
-
-    A kill -9 between answer and output loses a batch on a server, so the first ones are small.
-    """
-
-    first: int
-    most: int
-
-
 def read_lines(
     names: Iterable[str],
-    sizes: BatchSizes,
     guard: SignalGuard,
-    *,
-    delimiter: bytes = b"\n",
-    on_read: Callable[[int], None] = lambda _: None,
-) -> Iterator[list[bytes]]:
-    """Yield the lines of files, without their ends, in batches; the end of a file ends a line."""
-
-    def blocks(descriptor: int) -> Iterator[bytes]:
-        while True:
-            if not select.select([descriptor], [], [], 0)[0]:
-                yield b""
-            guard.wait_readable(descriptor)
-            try:
-                block = os.read(descriptor, BLOCK_BYTES)
-            except BlockingIOError:  # another process made the pipe non-blocking, and was faster
-                continue
-            if not block:
-                return
-            on_read(len(block))
-            yield block
-
-    for name in names:
-        # What the consumer of a batch raises is no error of the file, and does not come here.
-        with _explained(name), _opened(name) as descriptor:
-            yield from batches(blocks(descriptor), sizes, delimiter)
-
-
-def batches(
-    blocks: Iterable[bytes],
-    sizes: BatchSizes,
+    most: int,
     delimiter: bytes = b"\n",
     limit: int = MAX_LINE_BYTES,
 ) -> Iterator[list[bytes]]:
-    """Yield the lines of blocks in batches, which double from the first to the most.
+    """Yield the lines of files, without their ends; the end of a file ends a line.
 
-    An empty block says that there is no more at once: what is held back is yielded. So it is after
-    MOST_BLOCKS, and at the end of a line that is longer than a block.
+    They come in batches, which double from FIRST_LINES to `most`. Lines of a pipe are not held
+    back until there are more.
     """
-    size = sizes.first
-    held: list[bytes] = []
-    rest = bytearray()
-    num_blocks = 0
-    for block in chain(blocks, [None]):
-        num_blocks += 1
-        is_flushed = not block or num_blocks >= MOST_BLOCKS
-        if block is None and rest:
-            held.append(bytes(rest))
-        elif block:
-            rest += block
-            if delimiter in block:
-                lines = bytes(rest).split(delimiter)
-                rest = bytearray(lines.pop())
-                is_flushed |= len(lines[0]) > BLOCK_BYTES
-                held += lines
-            if max(len(rest), len(held[0]) if held else 0) > limit:
-                raise LineTooLongError(errno.EFBIG, f"a line is longer than {limit} bytes")
-        start = 0
-        while start < len(held) and (is_flushed or len(held) - start >= size):
-            batch = held[start : start + size]
-            yield batch
-            start += len(batch)
-            num_blocks = 0
-            if len(batch) == size:
-                size = min(2 * size, sizes.most)
-        held = held[start:]
+    size = FIRST_LINES
+    for name in names:
+        # What the consumer of a batch raises is no error of the file, and does not come here.
+        with _explained(name), _opened(name) as descriptor:
+            rest = bytearray()
+            while block := _read_block(descriptor, guard):
+                rest += block
+                if delimiter in block:
+                    *lines, last = bytes(rest).split(delimiter)
+                    rest = bytearray(last)
+                    while lines:
+                        batch, lines = lines[:size], lines[size:]
+                        yield batch
+                        if len(batch) == size:
+                            size = min(2 * size, most)
+                if len(rest) > limit:
+                    raise OSError(errno.EFBIG, f"a line is longer than {limit} bytes")
+            if rest:
+                yield [bytes(rest)]
 
 
-class LineTooLongError(OSError): ...
+def _read_block(descriptor: int, guard: SignalGuard) -> bytes:
+    """Wait for bytes, and return what is there by then; empty at the end."""
+    block = b""
+    while len(block) < BLOCK_BYTES:
+        if block and not select.select([descriptor], [], [], 0)[0]:
+            break
+        guard.wait_readable(descriptor)
+        try:
+            more = os.read(descriptor, BLOCK_BYTES)
+        except BlockingIOError:  # another process made the pipe non-blocking, and was faster
+            continue
+        if not more:
+            break
+        block += more
+    return block
 
 
 class Output:
@@ -198,7 +158,7 @@ class Output:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Write lines and return when the system has all of them; Failure if the disk is full."""
+        """Write lines and return when the system has all of them."""
         left = memoryview(self._delimiter.join([*lines, b""])) if lines else memoryview(b"")
         while left:
             try:
@@ -222,7 +182,6 @@ class SignalGuard:
 
     def __init__(self) -> None:
         self._noted: int | None = None
-        self._is_waiting = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -243,18 +202,10 @@ class SignalGuard:
 
     def wait_readable(self, descriptor: int) -> None:
         """Wait until there is something to read, or the end; Stopped when a signal comes."""
-        self._is_waiting = True
-        try:
+        self.check()
+        while not select.select([descriptor], [], [], _LOOK_SECONDS)[0]:
             self.check()
-            # Python runs a handler between two bytecodes. After a signal that comes right before
-            # the system call, that is at its time-out.
-            while not select.select([descriptor], [], [], _LOOK_SECONDS)[0]:
-                pass
-        finally:
-            self._is_waiting = False
 
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler
+    def _note(self, number: int, _frame: object) -> None:
         self._noted = number
         signal.signal(number, signal.SIG_DFL)
-        if self._is_waiting:
-            raise Stopped(number)

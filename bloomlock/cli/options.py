@@ -70,7 +70,6 @@ def value_option(
 
 
 time_option = partial(value_option, kind=seconds, metavar="TIME")
-status_option = partial(value_option, kind=click.IntRange(0, 255))
 name_argument = click.argument("name")
 items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
@@ -98,7 +97,6 @@ optimize_option = value_option(
     what="memory, balanced or speed.  [default: balanced]",
 )
 window_option = time_option("--window", what="Forget an item after TIME, as 7d or 12h.")
-slices_option = value_option("--slices", kind=int, what="Slices of the window.")
 _capacity = f"Different items it has room for.  [default: {DEFAULT_CAPACITY}]"
 
 
@@ -118,44 +116,23 @@ creation_options = several(
     error_rate_option,
     optimize_option,
     window_option,
-    slices_option,
     click.option("--grow", is_flag=True, help="Grow at the capacity, and keep the error rate."),
     click.option("--native", is_flag=True, help="Use the server's own Bloom filter (BF.ADD)."),
-    click.option("--random-key", is_flag=True, help="Store a random key with the filter."),
     key_option,
     url_option,
 )
 """Of a new filter; `parameters_of` takes them."""
 
 
-def window_of(window: float | None, slices: int | None) -> bloomlock.Window | None:
-    """Return what --window and --slices say."""
-    if window is None and slices is not None:
-        raise Failure("--slices divides a time window; give --window too")
-    return None if window is None else bloomlock.Window(window, slices)
-
-
 def parameters_of(
-    *,
-    grow: bool,
-    native: bool,
-    random_key: bool,
-    key: bytes | None,
-    url: str | None,
-    window: float | None,
-    slices: int | None,
-    **shape: Any,
+    *, grow: bool, native: bool, key: bytes | None, url: str | None, **shape: Any
 ) -> dict[str, Any]:
-    """Return the parameters of a filter that a user has given."""
-    if random_key and key is not None:
-        raise Failure("--random-key and a key file exclude each other")
-    given = {**shape, "window": window_of(window, slices)}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in shape.items() if value is not None}
     # Raises for what no filter can have, before anything is sent.
     bloomlock.plan(**{**_DEFAULTS, **given})
     given |= {"on_full": "grow"} if grow else {}
     given |= {"strategy": "native"} if native else {}
-    given |= {"key": random_key or key} if random_key or key else {}
+    given |= {"key": key} if key is not None else {}
     return {**given, "client": url}
 
 
@@ -167,32 +144,24 @@ def create(name: str, parameters: dict[str, Any], **policies: Any) -> bloomlock.
 def create_or_open(
     name: str, parameters: dict[str, Any], lines: int | None, **policies: Any
 ) -> bloomlock.BloomFilter:
-    """Open a filter, to which `parameters` must fit, or create one with room for `lines`."""
+    """Open a filter, to which `parameters` must fit, or create one with room for `lines`.
+
+    Without any parameter it is taken as it is, else only its capacity is.
+    """
     client, key = parameters["client"], parameters.get("key")
-    secret = key if isinstance(key, bytes) else None
     try:
-        found = open_as_it_is(name, client, secret, **policies)
+        found = open_as_it_is(name, client, key, **policies)
     except bloomlock.errors.FilterNotFoundError:
         sized = {"capacity": max(DEFAULT_CAPACITY, lines or 0), **parameters}
         try:
             return create(name, sized, **policies)
         except bloomlock.errors.FilterMismatchError:
             # Another process may have created it since, for another number of lines.
-            found = open_as_it_is(name, client, secret, **policies)
-    if not parameters.keys() - {"client", "key"} and key is not True:
+            found = open_as_it_is(name, client, key, **policies)
+    if not parameters.keys() - {"client", "key"}:
         return found
-    # What the user did not say is as it is stored; the library compares the rest.
-    stored: dict[str, Any] = {"capacity": found.capacity, "error_rate": found.error_rate}
-    if found.seeds is not None:
-        stored["seeds"] = found.seeds
-    elif "optimize" not in parameters:
-        stored["num_hashes"] = found.num_hashes
-    if found.window is not None:
-        stored["window"] = bloomlock.Window(found.window, found.slices)
-    if found.growth is not None:
-        stored["on_full"] = "grow"
     found.close()
-    return create(name, {**stored, **parameters}, **policies)
+    return create(name, {"capacity": found.capacity, **parameters}, **policies)
 
 
 def open_as_it_is(

@@ -1,4 +1,4 @@
-"""Tables, JSON and progress bars, and numbers and names as they stand there.
+"""Tables and JSON, and numbers and names as they stand there.
 
 rich takes a quarter of the time of a short command, so it is imported where it is used.
 """
@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .errors import Stopped, warn
-from .lines import SignalGuard
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from rich.console import Console
     from rich.table import Table
 
 _WIDE = 10_000
@@ -52,14 +47,10 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), left: int = 99) -> None:
     """Write rows; the columns from the `left`-th on are numbers and stand at the right."""
-    console().print(table_of(rows, head, left))
-
-
-def console() -> Console:
     from rich.console import Console
 
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(width=_WIDE, highlight=False)
+    width = None if sys.stdout.isatty() else _WIDE
+    Console(width=width, highlight=False).print(table_of(rows, head, left))
 
 
 def table_of(rows: Iterable[Sequence[str]], head: Sequence[str], left: int) -> Table:
@@ -98,47 +89,3 @@ def size_text(number: float) -> str:
     from rich.filesize import decimal
 
     return decimal(int(number))
-
-
-@contextmanager
-def progress_bar(
-    total: int | None, *, writes: bool = False, hidden: bool = False
-) -> Iterator[Callable[[int, str], object]]:
-    """Yield a function that shows how much is done, of `total` if that is known, and a text.
-
-    It is on standard error, and nothing where a bar would stand between lines that are typed or
-    written.
-    """
-
-    def is_terminal(stream: TextIO | None) -> bool:
-        return stream is not None and stream.isatty()
-
-    is_typed = total is None and is_terminal(sys.stdin)
-    is_among_lines = writes and is_terminal(sys.stdout)
-    if hidden or is_typed or is_among_lines or not is_terminal(sys.stderr):
-        yield lambda _done, _text: None
-        return
-    from rich import progress
-    from rich.console import Console
-
-    columns = (progress.SpinnerColumn(), *progress.Progress.get_default_columns())
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done, text: bar.update(task, completed=done, description=text)
-
-
-@contextmanager
-def moving_bytes(total: int | None) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function for `progress=`, which shows a bar; a signal ends the work between parts."""
-    with SignalGuard() as guard, progress_bar(total) as show:
-
-        def moved(done: int, _all: int) -> None:
-            guard.check()
-            show(done, f"{done:,} bytes")
-
-        try:
-            yield moved
-            guard.check()
-        except Stopped:
-            warn("interrupted; nothing is left of it: run the same command again")
-            raise

@@ -12,7 +12,6 @@ If this process is killed, a guard sends the command SIGTERM, and SIGKILL a grac
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import shutil
 import signal
@@ -45,12 +44,8 @@ def supervise(
     """Run `hold`, which takes something, runs the command and gives it back; return its status.
 
     No signal strikes in the middle of a step: it ends the wait for the hold, or goes to the
-    command.
-
-    Raises:
-        Stopped: A signal ended the wait, or the command and this process.
+    command. Stopped is raised if it ended the wait, or the command and this process.
     """
-    # Found before anything is held, as far as that can be known without trying.
     command = Command([*(words[1:] if words[0] == "--" else words)], lease, grace)
 
     async def run() -> int:
@@ -66,21 +61,6 @@ def supervise(
     return status
 
 
-def _cannot_run(command: str, why: str, *, is_missing: bool) -> Failure:
-    return Failure(f"cannot run {command!r}: {why}", NOT_FOUND if is_missing else CANNOT_RUN)
-
-
-def _find_program(command: str) -> str:
-    if command.startswith("-"):
-        raise click.UsageError(f"options stand before the names, and {command!r} does not")
-    if found := shutil.which(command):
-        return found
-    folders = [""] if os.sep in command else os.get_exec_path()
-    if any(Path(folder, command).exists() for folder in folders):
-        raise _cannot_run(command, "it is no program, or not permitted", is_missing=False)
-    raise _cannot_run(command, "it is not found", is_missing=True)
-
-
 class Command:
     """A command that is run once, while something is held.
 
@@ -91,15 +71,21 @@ class Command:
     def __init__(self, words: Sequence[str], lease: float, grace: float) -> None:
         if not words:
             raise click.UsageError("Missing argument 'COMMAND...'")
+        if words[0].startswith("-"):
+            raise click.UsageError(f"options stand before the names, and {words[0]!r} does not")
+        # Looked for before anything is held.
+        if shutil.which(words[0]) is None:
+            is_there = Path(words[0]).exists()
+            why = "it is no program, or not permitted" if is_there else "it is not found"
+            raise _cannot_run(words[0], why, is_missing=not is_there)
         self.ended_by = 0
         self._words = words
-        self._program = _find_program(words[0])
         self._lease = lease
         self._grace = grace
         self._received: list[int] = []
         self._waiting: asyncio.Task[Any] | None = None
         self._process: Process | None = None
-        self._has_group = _foreground_group() is None
+        self._has_group = not any(map(os.isatty, range(3)))
 
     def receive(self, number: int) -> None:
         self._received.append(number)
@@ -132,16 +118,23 @@ class Command:
     ) -> tuple[int, str | None]:
         """Run it, and end it when `lost` ends.
 
-        Returns:
-            Its exit status, and why its work failed: None if it did not, or if a signal to this
-            process ended it, which is no fault of the work.
+        Returns its exit status, and why its work failed: None if it did not, or if a signal to
+        this process ended it, which is no fault of the work.
         """
         losing = asyncio.ensure_future(lost)
         # The lease is not renewed when the guard acts: others may have it after 2/3 of it.
         guard = ProcessGuard(min(self._grace, self._lease / 2))
         try:
             self.check()
-            self._process = process = await self._execute(guard, environment)
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._words,
+                env={**os.environ, **environment},
+                # What the caller opened for it (`3< file`, `<(...)`) is for it.
+                close_fds=False,
+                process_group=0 if self._has_group else None,
+                # Between fork and exec: afterwards, a command could run that no guard knows.
+                preexec_fn=lambda: guard.watch(-os.getpid() if self._has_group else os.getpid()),
+            )
             for number in self._received:  # while it was started
                 self._forward(process, number)
             ended = asyncio.ensure_future(process.wait())
@@ -164,31 +157,9 @@ class Command:
             return SIGNALLED - returned, None
         return SIGNALLED - returned, f"ended by {signal.Signals(-returned).name}"
 
-    async def _execute(self, guard: ProcessGuard, environment: Mapping[str, str]) -> Process:
-        async def execute(program: str, words: Sequence[str]) -> Process:
-            return await asyncio.create_subprocess_exec(
-                *words,
-                executable=program,
-                env={**os.environ, **environment},
-                # What the caller opened for it (`3< file`, `<(...)`) is for it.
-                close_fds=False,
-                process_group=0 if self._has_group else None,
-                # Between fork and exec: afterwards, a command could run that no guard knows.
-                preexec_fn=lambda: guard.watch(-os.getpid() if self._has_group else os.getpid()),
-            )
-
-        try:
-            return await execute(self._program, self._words)
-        except OSError as error:
-            if error.errno != errno.ENOEXEC:
-                raise
-        # A script that does not say whose it is; every shell takes it for its own.
-        return await execute("/bin/sh", ["/bin/sh", self._program, *self._words[1:]])
-
     def _forward(self, process: Process, number: int) -> None:
-        # The terminal has sent the signal of a key to both.
-        from_keys = number in _FROM_KEYS and not self._has_group
-        if process.returncode is None and not (from_keys and _foreground_group() == os.getpgrp()):
+        # At a terminal, a key has sent its signal to both.
+        if process.returncode is None and (self._has_group or number not in _FROM_KEYS):
             self._send(process, number)
 
     async def _end(self, process: Process) -> None:
@@ -221,14 +192,5 @@ class Command:
         return True
 
 
-def _foreground_group() -> int | None:
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return None
-    try:
-        return os.tcgetpgrp(terminal)
-    except OSError:
-        return None
-    finally:
-        os.close(terminal)
+def _cannot_run(command: str, why: str, *, is_missing: bool) -> Failure:
+    return Failure(f"cannot run {command!r}: {why}", NOT_FOUND if is_missing else CANNOT_RUN)

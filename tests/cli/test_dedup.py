@@ -41,12 +41,9 @@ def test_each_line_once_in_order(run, name):
     assert run("dedup", "--name", name, given=b"d\nb\n") == (0, b"d\n", b"")
 
 
-def test_seen_is_the_rest_and_count_is_the_number_of_lines(run, place):
+def test_seen_is_the_rest(run, place):
     text = b"a\nb\na\nc\nb\na\n"
     assert run("dedup", "--seen", *place, given=text) == (0, b"a\nb\na\n", b"")
-    again = b"0\n" if place else b"3\n"
-    assert run("dedup", "--count", *place, given=text).stdout == again
-    assert run("dedup", "--count", "--seen", *place, given=b"x\nx\n").stdout == b"1\n"
     assert run("dedup", *place, given=b"") == (0, b"", b"")
 
 
@@ -99,10 +96,10 @@ def test_without_a_name_nothing_is_shared_and_nothing_left(run, tmp_path, r):
 
 
 def test_an_existing_filter_is_taken_as_it_is(run, valkey, name):
-    with BloomFilter(name, 500, 0.001, client=valkey, seeds=(1, 2, 3, 4)) as bloom:
+    with BloomFilter(name, 500, 0.001, client=valkey, optimize="memory") as bloom:
         bloom.add("a")
         assert run("dedup", "--name", name, given=b"a\nb\n").stdout == b"b\n"
-        fits = ("--capacity", "500", "--error-rate", "0.001")
+        fits = ("--error-rate", "0.001", "--optimize", "memory")
         assert run("dedup", "--name", name, *fits, given=b"b\nc\n").stdout == b"c\n"
         assert bloom.exists("c")
 
@@ -143,10 +140,10 @@ def test_a_new_filter_has_room_for_the_lines_of_the_files(run, valkey, name, tmp
     file = tmp_path / "lines"
     count = 1_100_000
     file.write_bytes(b"".join(b"%d\n" % number for number in range(count)))
-    done = run("dedup", "--count", str(file))
+    done = run("dedup", str(file))
     assert (done.returncode, done.stderr) == (0, b"")
     # The error rate is one in a million at the end, and less before.
-    assert count - 5 <= int(done.stdout) <= count
+    assert count - 5 <= done.stdout.count(b"\n") <= count
 
 
 def test_memory_does_not_grow_with_the_lines(valkey, place, tmp_path):
@@ -155,12 +152,11 @@ def test_memory_does_not_grow_with_the_lines(valkey, place, tmp_path):
         file = tmp_path / str(count)
         with file.open("wb") as out:
             out.writelines(b"https://example.org/catalogue/%040d\n" % n for n in range(count))
-        command = [*COMMAND, "dedup", "--count", "--capacity", "1000000", *place, str(file)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(valkey, {}))
+        command = [*COMMAND, "dedup", "--capacity", "1000000", *place, str(file)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(valkey, {}))
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0
-        assert process.communicate()[0]
         peaks.append(used.ru_maxrss)
     # 300,000 more lines of 70 bytes; awk takes more than 75 MB for them.
     assert peaks[1] - peaks[0] < 15_000

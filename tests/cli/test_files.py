@@ -96,7 +96,7 @@ def test_copy_to_another_server(run, refuse, name):
 
 def test_what_is_no_file_of_a_filter_is_one_sentence(refuse, name, tmp_path, valkey):
     (tmp_path / "text").write_text("<html>")
-    for place in (tmp_path, tmp_path / "text"):
+    for place in (tmp_path, tmp_path / "text", tmp_path / "none"):
         refuse(2, str(place), "filter", "import", name, str(place))
     refuse(2, "", "filter", "import", name, "-")
     assert name not in list_filters(client=valkey)

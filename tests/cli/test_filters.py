@@ -12,7 +12,6 @@ from servers import with_bloom
 
 from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, Lock, plan
-from bloomlock.catalog import list_filters
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def test_info_is_a_table_or_json(run, name, bloom):
 
 
 def test_create_says_what_it_takes(run, refuse, name, valkey):
-    words = ("filter", "create", name, "--capacity", "50e3", "--window", "1h", "--slices", "6")
+    words = ("filter", "create", name, "--capacity", "50e3", "--window", "1h")
     done = run(*words)
     assert done.returncode == 0
     with BloomFilter.open(name, client=valkey) as made:
@@ -99,7 +98,8 @@ def test_top_tells_what_is_there_and_goes_on_where_one_is_broken(run, r, valkey)
     (whole,) = [row for row in told["filters"] if row["name"] == "whole"]
     assert (whole["items"], whole["open_claims"], whole["failed_items"]) == (int(items), 1, 1)
     assert [(lock["name"], lock["holders"]) for lock in told["locks"]] == [("a lock", 1)]
-    assert run("filter", "delete", "--yes", *damages, "gone").returncode == 0
+    for name in (*damages, "gone"):
+        assert run("filter", "delete", "--yes", name).returncode == 0
     assert run("filter", "ls").stdout == b"100 % {odd}/name\nwhole\n"
 
 
@@ -118,13 +118,6 @@ def test_delete_also_what_is_broken(run, refuse, r, name, lost):
     assert run("filter", "delete", "--yes", name).returncode == 0
     assert not r.keys(f"*{name}*")
     refuse(2, f"there is no filter named '{name}'", "filter", "delete", "--yes", name)
-
-
-def test_delete_goes_on_after_one_that_is_missing(refuse, name, valkey):
-    for which in "ab":
-        BloomFilter(name + which, 1000, client=valkey).close()
-    refuse(2, name, "filter", "delete", "--yes", name + "a", name, name + "b")
-    assert not [found for found in list_filters(client=valkey) if found.startswith(name)]
 
 
 @pytest.mark.parametrize("given", [b"", b"n\n", b"y\n" * 1000])

@@ -10,11 +10,8 @@ import threading
 import pytest
 from cli_process import PATIENCE
 from proxy import Proxy
-from scrapy import Request
-from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter
-from scrapy_ext import EarlierFingerprinter, ScrapyRedisFingerprinter
 
 SECRET = b"thirty-two bytes of a secret key"
 
@@ -87,26 +84,6 @@ def test_discard_counts_what_was_there_and_touches_nothing_else(run, name, made)
     assert run("add", name, "a", "d").stdout == b"1\n"
 
 
-def test_discard_takes_urls_of_requests(run, name, valkey):
-    kinds = {
-        "scrapy": fingerprint,
-        "scrapy-redis": ScrapyRedisFingerprinter().fingerprint,
-        "earlier": EarlierFingerprinter().fingerprint,
-    }
-    with BloomFilter(name, 1000, client=valkey) as bloom:
-        for kind, take in kinds.items():
-            own = [take(Request(f"https://example.org/?b=2&a={n}")) for n in range(3)]
-            bloom.update(own)
-            done = run("discard", name, "--urls", "--fingerprinter", kind,
-                       "https://example.org/?a=1&b=2", "https://example.org/never")  # fmt: skip
-            assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
-            assert bloom.exists_many(own) == [True, False, True]
-    done = run("discard", name, "--urls", "no url")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"'no url' is no URL of a request" in done.stderr
-    assert b"Traceback" not in done.stderr
-
-
 # -- keys: from a file, never in the arguments, never shown ----------------------------------------
 
 
@@ -161,13 +138,6 @@ def test_without_the_key_or_with_another_there_is_one_sentence(
 def test_a_filter_without_a_key_is_taken_whatever_key_there_is(run, name, key_file):
     assert run("add", name, "a", BLOOMLOCK_KEY_FILE=key_file).returncode == 0
     assert run("exists", name, "a", BLOOMLOCK_KEY_FILE=key_file).returncode == 0
-
-
-def test_a_random_key_needs_no_file(run, name):
-    assert run("filter", "create", name, "--random-key").returncode == 0
-    assert [run("add", name, "a").stdout for _ in range(2)] == [b"1\n", b"0\n"]
-    assert re.search(rb"key kind +random", run("filter", "info", name).stdout)
-    assert run("dedup", "--random-key", given=b"a\na\nb\n", url=None).stdout == b"a\nb\n"
 
 
 # -- lists -----------------------------------------------------------------------------------------

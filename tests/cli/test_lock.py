@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 
@@ -73,15 +72,11 @@ def test_the_lock_is_held_while_the_command_runs_and_nothing_is_left(start, name
 
 
 def test_the_lock_is_given_back_after_a_command_that_fails(run, refuse, name, tmp_path):
-    broken, script = tmp_path / "broken", tmp_path / "script"
+    broken = tmp_path / "broken"
     broken.write_text("#!/nowhere/at/all\n")
-    # A script that does not say whose it is.
-    script.write_text('echo "$0 $1"\n')
-    for path in (broken, script):
-        path.chmod(0o755)
+    broken.chmod(0o755)
     refuse(127, f"cannot run '{broken}': No such file", "lock", name, str(broken))
     assert run("lock", "-n", name, "false").returncode == 1
-    assert run("lock", "-n", name, str(script), "one").stdout == f"{script} one\n".encode()
 
 
 @pytest.mark.parametrize("words", [["-n"], ["--wait", "0"], ["-w", "0.1"]])
@@ -116,15 +111,6 @@ def test_options_end_where_the_command_begins(run, name):
     assert run("lock", name, *words).stdout == said
     assert run("lock", "-n", "--lease", "5", name, "--", *words).stdout == said
     assert run("lock", "--", name, *words).stdout == said
-
-
-def test_how_long_it_took_is_said_on_request(run, name, valkey):
-    done = run("lock", "-v", name, "true")
-    pattern = rb"bloomlock: lock '.*': obtained, fence \d+, after \d+\.\d+ s\n"
-    assert re.fullmatch(pattern, done.stderr)
-    with Lock(name, valkey):
-        done = run("lock", "-v", "-n", name, "true")
-    assert re.fullmatch(rb"bloomlock: lock '.*': not obtained after \d+\.\d+ s\n", done.stderr)
 
 
 def test_a_key_of_another_type(refuse, name, r):

@@ -26,7 +26,6 @@ CREATION = [
 ]
 ON_SERVERS = [
     ("--window", "soon", "'soon' is no number of seconds, or number with m, h, d or w"),
-    ("--slices", "6", "--slices divides a time window"),
     ("--name", "", "name must be a text"),
     ("--name", "x" * 1025, "name must be a text"),
 ]
@@ -46,18 +45,14 @@ WORDS = [
     ("dedup --name n {file} {file}/x", 2, "cannot read {file}/x: Not a directory"),
     ("filter create n --key-file {folder}/none", 2, "cannot read the key file"),
     ("filter create n --key-file {file}", 2, "key must be 16 to 64 bytes"),
-    ("filter create n --key-file {key} --random-key", 2, "exclude each other"),
-    ("discard n --urls --fingerprinter mine", 2, "'mine' is not one of 'scrapy', "),
     ("claims drop n", 2, "give ITEMs, or --all"),
     ("claims drop n a --all", 2, "give ITEMs, or --all"),
-    ("filter import n {folder}/none", 2, "{folder}/none"),
     ("filter plan", 2, "Missing argument 'ITEMS'"),
     ("filter plan many", 2, "'many' is no whole number from 1 on, such as 50e6"),
     ("filter plan 1.5", 2, "'1.5' is no whole number"),
     ("filter plan 5 --rate 0", 2, "'--rate': 0.0 is not in the range"),
     ("filter plan 5 --server-memory x", 2, "'--server-memory': 'x' is not a valid float"),
     ("filter plan 1e13", 2, "needs about 2^48"),
-    ("filter plan 5 --slices 6", 2, "--slices divides a time window"),
     ("filter top --interval x", 2, SECONDS),
     ("server stop --timeout nan", 2, SECONDS),
     ("lock n", 2, "Missing argument 'COMMAND...'"),
@@ -185,7 +180,6 @@ def test_something_else_at_the_port(refuse, reply):
         (("--capacity", "2000"), "capacity: stored 1000, asked 2000"),
         (("--optimize", "speed"), "optimize: stored"),
         (("--error-rate", "0.5"), "error_rate: stored 0.01, asked 0.5"),
-        (("--random-key",), "key: stored none"),
         (("--window", "60"), "window: stored"),
     ],
 )

@@ -1,4 +1,4 @@
-"""At a terminal: questions, a bar, and help."""
+"""At a terminal: questions, a live view, and help."""
 
 from __future__ import annotations
 
@@ -49,25 +49,6 @@ def test_delete_asks(start, terminal, name, *, valkey, reply, gone):
     os.write(ours, reply)
     assert process.wait(PATIENCE) == (0 if gone else 1)
     assert (name not in list_filters(client=valkey)) is gone
-
-
-def test_a_bar_where_the_lines_go_elsewhere(start, terminal, name, tmp_path):
-    ours, theirs = terminal
-    file = tmp_path / "lines"
-    file.write_bytes(b"".join(b"%d\n" % number for number in range(20_000)))
-    process = start("dedup", "--name", name, str(file), stderr=theirs)
-    shown(ours, b" lines")
-    assert process.stdout.read() == file.read_bytes()
-    assert process.wait(PATIENCE) == 0
-
-
-def test_no_bar_between_the_lines(start, terminal, name):
-    ours, theirs = terminal
-    process = start("dedup", "--name", name, stdout=theirs, stderr=theirs)
-    process.stdin.write(b"a\nb\na\n")
-    process.stdin.close()
-    assert process.wait(PATIENCE) == 0
-    assert shown(ours, b"b\r\n") == b"a\r\nb\r\n"
 
 
 def test_top_is_live_until_ctrl_c(start, terminal, name, valkey, *, monkeypatch):
