@@ -221,11 +221,8 @@ def _has_input(connection: Connection) -> bool:
 
 
 def release_at_end(pool: Source, idle: list[Idle]) -> None:
-    """Give an idle connection back when its runtime is no more, which may come at any moment.
-
-    In the middle of redis-py's own work on its pool it is left for the next request of a runtime:
-    a pool that is being closed fails if a connection comes back.
-    """
+    # A runtime ends at any moment, also in the middle of redis-py's own work on the pool; one that
+    # is being closed fails if a connection comes back. The next request gives it back then.
     is_owned = getattr(getattr(pool, "_lock", None), "_is_owned", None)
     for connection, _, _ in idle:
         if is_owned is not None and is_owned():

@@ -57,9 +57,10 @@ def _subscribing() -> Iterator[None]:
 class Listener:
     """A subscribed connection of a waiting thread, made with the settings of a pool."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, idle: list[Listener]) -> None:
         self.channel = new_channel()
         self.pool = pool
+        self._idle = idle
         self.connection: Any = None
         self._timeout: float | None = None
         self._read = redispy.reply_reader(pool)
@@ -102,6 +103,13 @@ class Listener:
             time.sleep(min(RECONNECT_PAUSE, max(0.0, seconds)))
         return None
 
+    def part(self) -> None:
+        """Keep the connection for the next wait, which looks whether it is of its process."""
+        if self.connection is not None and len(self._idle) < IDLE_LISTENERS:
+            self._idle.append(self)
+        else:
+            self.close()
+
     def close(self) -> None:
         # A KeyboardInterrupt in between leaves none that is closed and counts as open.
         connection, self.connection = self.connection, None
@@ -109,39 +117,23 @@ class Listener:
             redispy.close_quietly(connection)
 
 
-class Listeners:
-    def __init__(self) -> None:
-        self._idle: list[Listener] = []
-
-    def take(self, pool: Any, step: Subscribe) -> Listener | None:
-        """Return a listener of a pool, or None if there can be none."""
-        # Of a cluster's nodes only the one that hands the lock on knows who listens there.
-        for listener in [one for one in self._idle if one.pool is pool]:
-            try:
-                self._idle.remove(listener)
-            except ValueError:
-                continue  # Another thread has taken it.
-            if listener.is_open():
-                return listener
-            listener.close()
-        if step.connect:
-            with _subscribing():
-                listener = Listener(pool)
-                listener.connect(step.seconds)
-                return listener
-        return None
-
-    def give_back(self, listener: Listener) -> None:
-        # Whether it is of this process is looked at when it is taken.
-        if listener.connection is not None and len(self._idle) < IDLE_LISTENERS:
-            self._idle.append(listener)
-        else:
-            listener.close()
-
-    def close(self) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+def listen(idle: list[Listener], pool: Any, step: Subscribe) -> Listener | None:
+    """Return an idle listener of a pool or a new one; None if there can be none."""
+    # Of a cluster's nodes only the one that hands the lock on knows who listens there.
+    for listener in [one for one in idle if one.pool is pool]:
+        try:
+            idle.remove(listener)
+        except ValueError:
+            continue  # Another thread has taken it.
+        if listener.is_open():
+            return listener
+        listener.close()
+    if step.connect:
+        with _subscribing():
+            listener = Listener(pool, idle)
+            listener.connect(step.seconds)
+            return listener
+    return None
 
 
 class Hub:

@@ -106,7 +106,7 @@ def test_an_idle_connection_of_asyncio_that_redis_py_has_marked_goes_back_first(
         async with redis.asyncio.Redis.from_url(valkey) as client:
             made = await AsyncBloomFilter("x", 1000, client=client)
             await made.add("a")
-            [(connection, _, _)] = tasks_for(client)._kept._idle
+            [(connection, _, _)] = tasks_for(client)._idle
             connection.mark_for_reconnect()
             await made.add("b")
             # It would be closed after that, had the item gone over it.

@@ -28,7 +28,7 @@ def lock(r):
 
 def idle(client):
     """Return the connection that is kept."""
-    [(connection, _, _)] = threads_for(client)._kept._idle
+    [(connection, _, _)] = threads_for(client)._idle
     return connection
 
 

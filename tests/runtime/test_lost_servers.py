@@ -132,7 +132,7 @@ def test_nothing_is_sent_again_after_a_cancellation_that_was_swallowed(valkey, m
 
 
 def test_a_read_notices_a_demoted_master_and_asks_the_new_one(endpoint, monkeypatch):
-    monkeypatch.setattr("bloomlock.runtime._sync.driver.ROLE_SECONDS", 0.0)
+    monkeypatch.setattr("bloomlock.runtime._sync.exchange.ROLE_SECONDS", 0.0)
     url, fail_over = endpoint
     with redis.Redis.from_url(url) as client:
         made = BloomFilter("x", 1000, client=client, on_lost="recreate")
@@ -145,7 +145,7 @@ def test_a_read_notices_a_demoted_master_and_asks_the_new_one(endpoint, monkeypa
 
 
 def test_a_read_of_asyncio_notices_a_demoted_master(endpoint, monkeypatch):
-    monkeypatch.setattr("bloomlock.runtime._async.driver.ROLE_SECONDS", 0.0)
+    monkeypatch.setattr("bloomlock.runtime._async.exchange.ROLE_SECONDS", 0.0)
     url, fail_over = endpoint
 
     async def run():
@@ -161,7 +161,7 @@ def test_a_read_of_asyncio_notices_a_demoted_master(endpoint, monkeypatch):
 
 
 def test_a_demoted_master_that_the_address_still_names_answers_no_read(monkeypatch):
-    monkeypatch.setattr("bloomlock.runtime._sync.driver.ROLE_SECONDS", 0.0)
+    monkeypatch.setattr("bloomlock.runtime._sync.exchange.ROLE_SECONDS", 0.0)
     with (
         PrivateServer(port=0) as old,
         PrivateServer(port=0) as new,

@@ -100,7 +100,7 @@ def test_requests_over_tls(valkey, certificate):
         assert [made.add(item) for item in ("a", "b", "a")] == [True, True, False]
         assert made.exists("b")
         assert not made.exists("c")
-        [(connection, _, _)] = threads_for(client)._kept._idle
+        [(connection, _, _)] = threads_for(client)._idle
         assert type(connection) is SSLConnection
         assert type(connection) in redispy.OWN_CLASSES
         # Answers of many records of TLS, and one of them received past the parser.

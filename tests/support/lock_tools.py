@@ -56,7 +56,7 @@ async def happened(condition: Callable[[], object]) -> None:
 
 def in_use(client: Any) -> bool:
     """Tell whether requests use connections of a client; the runtime keeps an idle one."""
-    kept = {connection for connection, _, _ in tasks_for(client)._kept._idle}
+    kept = {connection for connection, _, _ in tasks_for(client)._idle}
     return client.connection_pool._in_use_connections != kept
 
 

@@ -1,96 +1,78 @@
-"""Drives the cores over a redis-py client; what only threads or only asyncio need stands above.
-
-Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
-retry an update by itself, which loses items (the second try finds what the first one added).
-"""
+"""Carries out the steps of cores over a redis-py client."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
+import logging
 import weakref
-from abc import ABC, abstractmethod
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    MovedError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import AskError, RedisClusterException, RedisError
 
-from bloomlock.commands import EXEC, MULTI, UNWATCH, encode_command, ends_transaction, join_commands
+from bloomlock.commands import EXEC, MULTI, UNWATCH
 from bloomlock.effects import (
     NO_LIMIT,
     Asking,
+    Behind,
+    Call,
+    Clock,
     ConnectionLost,
+    Elsewhere,
     FanOut,
+    IsCluster,
     Limit,
+    NextMessage,
     Parallel,
+    Pause,
     Pipeline,
     Request,
     Subscribe,
     Transaction,
+    Within,
     shorten_traceback,
 )
-from bloomlock.errors import BloomlockError, FilterNotFoundError
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterNotFoundError
 from bloomlock.parallel import leaves_transaction, outcomes_of, writes_of
-from bloomlock.refusals import ends_connection, explain, is_missing, is_refusal
-from bloomlock.runtime import cluster, connections, redispy
-from bloomlock.runtime._async.kept import AsyncKept
-from bloomlock.runtime._async.scopes import AsyncScope
-from bloomlock.runtime.background import out_of_time
+from bloomlock.refusals import explain, is_refusal
+from bloomlock.runtime import cluster, connections
+from bloomlock.runtime._async.exchange import AsyncExchange
+from bloomlock.runtime.background import AsyncBackground, out_of_time
 from bloomlock.runtime.clock import async_sleep, boot_clock
 from bloomlock.runtime.cluster import Again, Pauses, Sent
-from bloomlock.runtime.connections import Taken
+
+if True:  # ASYNC
+    from bloomlock.runtime.clients import close_async_client
+    from bloomlock.runtime.pubsub import Hub
+else:
+    from bloomlock.runtime.pubsub import Listener, listen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from bloomlock.commands import Command, Replies
-    from bloomlock.effects import Core, Outcome
-    from bloomlock.parallel import Write
+    from bloomlock.commands import Replies
+    from bloomlock.effects import Core, Effect, Outcome
     from bloomlock.runtime.connections import Source
 
 T = TypeVar("T")
-
-ROLE_SECONDS = 1.0
-"""How often a connection in use asks its server whether it still is the master."""
-_LOOK_AT = "bloomlock_look_at"
-_HELLO = encode_command("HELLO")
-
+logger = logging.getLogger("bloomlock.runtime")
 
 SHARED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By the id of its client each runtime that is in use."""
 
 
-class AsyncDriver(ABC):
-    """Runs cores over a client.
-
-    Args:
-        client: The client.
-        members: The runtime of each server that a FanOut goes to; empty: itself.
-    """
-
-    _background: Any
+class AsyncDriver(AsyncExchange):
+    """Runs cores over a client; `members` are the runtimes of the servers of a FanOut."""
 
     def __init__(self, client: Any, members: Sequence[Self] = ()) -> None:
-        self.client = client
-        self._cluster: Any = client if isinstance(client, cluster.CLUSTERS) else None
+        super().__init__(client)
         self._members = members
-        self.is_cluster = self._cluster is not None
-        pool = connections.own_pool(client)
-        self._kept = AsyncKept(pool)
-        self._read_reply = redispy.async_reply_reader(pool)
-        # A cluster's replicas answer MOVED.
-        self._asks_role = self._cluster is None
-        self._was_master = False
+        self._background = AsyncBackground()
+        if True:  # ASYNC
+            self._hub: Hub | None = None
+        else:
+            self._listeners: list[Listener] = []
 
     @classmethod
     def of(cls, client: Any) -> Self:
@@ -106,24 +88,38 @@ class AsyncDriver(ABC):
     def over(cls, clients: Sequence[Any]) -> Self:
         return cls(clients[0], [cls.of(client) for client in clients])
 
-    @abstractmethod
-    async def subscribe(self, step: Subscribe) -> Any: ...
-
-    @abstractmethod
-    def unsubscribe(self, subscription: Any, /) -> None: ...
-
-    @abstractmethod
-    async def _take_turns(self, turns: Sequence[AsyncGenerator[bool, None]]) -> None: ...
-
-    @abstractmethod
-    async def _abandon(
-        self, taken: Taken, error: BaseException, count: int, replies: Replies
-    ) -> None: ...
+    async def close(self) -> None:
+        await self.release_idle()
+        if True:  # ASYNC
+            if self._hub is not None:
+                await self._hub.close()
+        else:
+            while self._listeners:
+                self._listeners.pop().close()
 
     if True:  # ASYNC
 
-        @abstractmethod
-        async def be_on_running_loop(self) -> None: ...
+        async def close_client(self) -> None:
+            """Close the client, on whatever loop it was used last."""
+            await self.be_on_running_loop()
+            await close_async_client(self.client)
+
+        async def end_background(self, seconds: float) -> None:
+            await self._background.end(seconds)
+
+        async def _subscribe(self, step: Subscribe) -> Hub | None:
+            hub = self._hub
+            if hub is None or hub.loop is not asyncio.get_running_loop():
+                hub = self._hub = Hub()
+            if not (hub.is_open or step.connect):
+                return None
+            source = None if hub.is_open else await self.source_of(step.key)
+            return hub if await hub.join(source, step.seconds) else None
+
+    else:
+
+        def _subscribe(self, step: Subscribe) -> Listener | None:
+            return listen(self._listeners, self.source_of(step.key), step)
 
     @property
     def members(self) -> Sequence[Self]:
@@ -140,7 +136,7 @@ class AsyncDriver(ABC):
         return list(groups.values())
 
     async def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
-        scope: AsyncScope | None = None
+        subscriptions: list[Any] = []
         limit = NO_LIMIT
         answer: Any
         step: Any = None
@@ -159,8 +155,7 @@ class AsyncDriver(ABC):
                     elif isinstance(step, Asking):
                         answer = await self._within(limit, step)
                     else:
-                        scope = scope or AsyncScope(self)
-                        answer = await scope.carry_out(step)
+                        answer = await self._carry_out(step, subscriptions)
                     if True:  # ASYNC
                         if task is not None and task.cancelling() > cancelled:
                             # Before Python 3.12 asyncio.wait_for, by which redis-py sends,
@@ -186,8 +181,8 @@ class AsyncDriver(ABC):
             self._explain(error, getattr(step, "key", ""))
             raise
         finally:
-            if scope is not None:
-                scope.close()
+            for subscription in subscriptions:
+                subscription.part()
 
     def _explain(self, error: Exception, key: str) -> None:
         """Let an error say to a user what the cores do not know: where, and what to do."""
@@ -197,20 +192,68 @@ class AsyncDriver(ABC):
         elif is_refusal(error) and (text := explain(error, key)) != str(error):
             error.args = (f"the server refuses: {text}",)
 
+    async def _carry_out(  # noqa: C901, PLR0911, PLR0912 - one for each step
+        self, step: Effect | Again, subscriptions: list[Any]
+    ) -> Any:
+        match step:
+            case Again():
+                return await self._send_again(step)
+            case Pause():
+                return await async_sleep(step.seconds)
+            case Clock():
+                return boot_clock
+            case IsCluster():
+                return self.is_cluster
+            case Subscribe():
+                if not subscriptions and (made := await self._subscribe(step)) is not None:
+                    subscriptions.append(made)
+                return subscriptions[0].channel if subscriptions else b""
+            case NextMessage():
+                if not subscriptions:
+                    return None
+                return await subscriptions[0].wait(step.addressee, step.seconds)
+            case FanOut():
+                runs = [member.run for member in self.members]
+                calls = [partial(run, core) for run, core in zip(runs, step.cores, strict=True)]
+                return await self._background.fan_out(calls, step)
+            case Behind():
+                until = boot_clock() + step.seconds
+                answer = await self._call_in_line(step.line, partial(self.run, step.core), until)
+                if isinstance(answer, Exception):
+                    text = "failed to release a lock or claim; it expires by itself"
+                    logger.error(text, exc_info=answer)
+                return None
+            case Call():
+                if True:  # ASYNC
+                    return await asyncio.to_thread(step.function, *step.args)
+                return step.function(*step.args)
+            case Elsewhere():
+                return await step.run(step.core)
+            case Within():
+                if not hasattr(type(step.manager), "__aenter__"):
+                    wanted = "a context manager"
+                    if True:  # ASYNC
+                        wanted = "an asynchronous context manager"
+                    raise ConfigurationError(
+                        f"factory must return {wanted} for each name, not {step.manager!r:.80}"
+                    )
+                async with step.manager:
+                    return await self.run(step.core)
+
     async def _within(self, limit: Limit, step: Asking) -> Any:
         if limit.until is None:
             return await self._ask(step, limit)
         if limit.until <= boot_clock():
             raise out_of_time(sent=False)
         call = partial(self._ask, step, limit)
-        answer = await self.call_in_line(limit.line, call, limit.until)
+        answer = await self._call_in_line(limit.line, call, limit.until)
         if answer is None:
             raise out_of_time(sent=True)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def call_in_line(self, line: list[Any], call: Callable[[], Any], until: float) -> Any:
+    async def _call_in_line(self, line: list[Any], call: Callable[[], Any], until: float) -> Any:
         """Return the answer of a call or its exception; None if it goes on after some time."""
         alone = FanOut((), [line], until, lambda _: False, None)
         (answer,) = await self._background.fan_out([call], alone)
@@ -326,138 +369,31 @@ class AsyncDriver(ABC):
         for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
-    async def source_of(self, key: str) -> Source:
-        """Return what connections for a key come from; ConnectionLost where no server has it."""
+    async def _take_turns(self, turns: Sequence[AsyncGenerator[bool, None]]) -> None:
         if True:  # ASYNC
-            await self.be_on_running_loop()
-        if self._cluster is None:
-            return self.client.connection_pool
-        try:
-            if True:  # ASYNC
-                await self._cluster.initialize()
-            return cluster.async_source_of_key(self._cluster, key)
-        except (RedisError, RedisClusterException, OSError) as error:
-            await self._look_for_nodes()
-            lost = f"no server of the cluster is known to have key {key!r}: {error}"
-            raise ConnectionLost(RedisConnectionError(lost), sent=False, replies=[]) from None
 
-    async def _take(self, source: Source) -> Taken:
-        try:
-            connection = await self._kept.take(source)
-            if connection is None:
-                connection = await connections.async_get_connection(source)
-        except (RedisError, OSError) as error:
-            await self._look_for_nodes()
-            raise ConnectionLost(error, sent=False, replies=[]) from None
-        now = time.monotonic()
-        if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
-            return Taken(source, connection)
-        taken = Taken(source, connection, [])
-        try:
-            setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
-            # The answer is read with those of the request, so this costs no round trip.
-            await redispy.async_send(connection, _HELLO)
-        except BaseException as error:
-            await redispy.async_close_quietly(connection)
-            await connections.async_release(source, connection)
-            if isinstance(error, (RedisError, OSError)):
-                raise ConnectionLost(error, sent=False, replies=[]) from None
-            raise
-        return taken
+            async def carry_out(turn: AsyncGenerator[bool, None]) -> None:
+                async for _ in turn:
+                    pass
 
-    async def _give_back(self, taken: Taken) -> None:
-        if not self._kept.keep(taken):
-            await connections.async_release(taken.source, taken.connection)
-
-    async def _drop(self, taken: Taken) -> None:
-        try:
-            await redispy.async_close_quietly(taken.connection)
-        finally:
-            await self._give_back(taken)
-
-    async def _end(self, taken: Taken, commands: Sequence[Command], replies: Replies) -> None:
-        """Give a connection back, or close it if MULTI or WATCH may be pending on it.
-
-        Its next user would find its commands queued, or its EXEC refused.
-        """
-        if commands[-1] in (EXEC, UNWATCH) and not ends_transaction(commands, replies):
-            await self._drop(taken)
+            if len(turns) == 1:
+                await carry_out(turns[0])
+                return
+            # All of them end before this does, also if it is cancelled.
+            for error in await asyncio.gather(*map(carry_out, turns), return_exceptions=True):
+                if error is not None:
+                    raise error
         else:
-            await self._give_back(taken)
-
-    async def _exchange(
-        self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
-    ) -> Replies:
-        connection = taken.connection
-        replies: Replies = []
-        # A command of which a thread's socket did not take the last byte is carried out by no
-        # server. What asyncio has buffered may be sent.
-        sent = len(commands) > 1
-        if True:  # ASYNC
-            sent, room = True, None
-        try:
-            is_one = len(commands) == 1 and type(commands[0]) is bytes
-            await redispy.async_send(
-                connection,
-                *(commands if is_one else join_commands(commands)),
-            )
-            sent = True
-            if room is not None and taken.role is None:
-                redispy.receive(connection, len(commands), room, replies)
-            await self._read(taken, len(commands), replies)
-            await self._look_at_role(taken, replies)
-        except (RedisError, OSError) as error:
-            await self._drop(taken)
-            # What is refused while a closed connection is opened again was not sent.
-            sent = sent and not is_refusal(error)
-            raise ConnectionLost(error, sent=sent, replies=replies) from None
-        except BaseException as error:
-            await self._abandon(taken, error, len(commands), replies)
-            raise
-        return replies
-
-    async def _exchange_many(
-        self, taken: Taken, writes: Iterable[Write], replies: Replies
-    ) -> AsyncGenerator[bool, None]:
-        connection = taken.connection
-        written = before = 0
-        try:
-            for answered, count, data in writes:
-                await self._read(taken, answered, replies)
-                before, written = written, count
-                await redispy.async_send(connection, *data)
-                yield True
-            yield False
-            await self._read(taken, written, replies)
-            await self._look_at_role(taken, replies)
-        except (RedisError, OSError) as error:
-            await self._drop(taken)
-            left = (before if is_refusal(error) else written) > 0
-            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
-        except BaseException as error:
-            await self._abandon(taken, error, written, replies)
-            raise
-
-    async def _read(self, taken: Taken, count: int, replies: Replies) -> None:
-        """Read until there are `count` replies; an error that is a reply stands for itself."""
-        if count and taken.role is not None and not taken.role:
-            await self._read_more(taken.connection, 1, taken.role)
-        await self._read_more(taken.connection, count, replies)
-
-    async def _read_more(self, connection: Any, count: int, replies: Replies) -> None:
-        while len(replies) < count:
             try:
-                reply = await self._read_reply(connection)
-            except (RedisError, OSError) as error:
-                if not is_refusal(error):
-                    raise
-                if ends_connection(error):
-                    await redispy.async_close_quietly(connection)
-                    replies += [error] * (count - len(replies))
-                else:
-                    replies.append(error)
-            else:
-                replies.append(reply)
+                # Every server has its next write before any reply is waited for longer than that.
+                writing = list(turns)
+                while writing:
+                    writing = [turn for turn in writing if next(turn, False)]
+                for turn in turns:
+                    next(turn, None)
+            finally:
+                for turn in turns:
+                    turn.close()
 
     async def _follow(self, request: Request | Pipeline, replies: Replies, limit: Limit) -> None:
         if cluster.refusal_of(replies) is not None:
@@ -466,7 +402,7 @@ class AsyncDriver(ABC):
             waits = request.waits and limit.waits
             await self.run(cluster.follow(sent, limit.until, waits=waits))
 
-    async def send_again(self, again: Again) -> Outcome:
+    async def _send_again(self, again: Again) -> Outcome:
         refusal = again.refusal
         try:
             await self._note_moved(refusal)
@@ -484,38 +420,3 @@ class AsyncDriver(ABC):
             return ConnectionLost(error, sent=False, replies=[])
         await self._end(taken, again.commands, replies)
         return replies
-
-    async def _note_moved(self, refusal: Exception) -> None:
-        if isinstance(refusal, MovedError) and refusal.host:
-            await cluster.async_note_moved(self._cluster, refusal)
-        elif isinstance(refusal, (MovedError, ClusterDownError)):
-            await self._look_for_nodes()
-
-    async def _look_for_nodes(self) -> None:
-        if self._cluster is not None:
-            with contextlib.suppress(RedisError, RedisClusterException, OSError):
-                await self._cluster.nodes_manager.initialize()
-
-    async def _look_at_role(self, taken: Taken, replies: Replies) -> None:
-        """Leave a server that was the master and is a replica now.
-
-        An add is refused there. A read would be answered without what was added since, so it
-        counts as refused. A client whose server never was the master is meant to ask a replica.
-        """
-        is_left = ReadOnlyError in map(type, replies)
-        if taken.role and not is_left:
-            is_replica = redispy.says_replica(taken.role[0])
-            # A user or a proxy may lack the command; a busy server answers it later.
-            self._asks_role = not is_missing(taken.role[0])
-            self._was_master = self._was_master or is_replica is False
-            if is_replica and self._was_master:
-                replies.clear()
-                await self._leave_replica(taken)
-                raise ReadOnlyError("the server was the master and is a replica now")
-        if is_left:
-            await self._leave_replica(taken)
-
-    async def _leave_replica(self, taken: Taken) -> None:
-        await redispy.async_close_quietly(taken.connection)
-        with contextlib.suppress(AttributeError, RedisError, OSError):
-            await taken.source.disconnect(inuse_connections=False)

@@ -1,96 +1,70 @@
 # Written by tools/async_to_sync.py from bloomlock/runtime/_async/driver.py; change that.
-"""Drives the cores over a redis-py client; what only threads or only asyncio need stands above.
-
-Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
-retry an update by itself, which loses items (the second try finds what the first one added).
-"""
+"""Carries out the steps of cores over a redis-py client."""
 
 from __future__ import annotations
 
-import contextlib
-import time
+import logging
 import weakref
-from abc import ABC, abstractmethod
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    MovedError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import AskError, RedisClusterException, RedisError
 
-from bloomlock.commands import EXEC, MULTI, UNWATCH, encode_command, ends_transaction, join_commands
+from bloomlock.commands import EXEC, MULTI, UNWATCH
 from bloomlock.effects import (
     NO_LIMIT,
     Asking,
+    Behind,
+    Call,
+    Clock,
     ConnectionLost,
+    Elsewhere,
     FanOut,
+    IsCluster,
     Limit,
+    NextMessage,
     Parallel,
+    Pause,
     Pipeline,
     Request,
     Subscribe,
     Transaction,
+    Within,
     shorten_traceback,
 )
-from bloomlock.errors import BloomlockError, FilterNotFoundError
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterNotFoundError
 from bloomlock.parallel import leaves_transaction, outcomes_of, writes_of
-from bloomlock.refusals import ends_connection, explain, is_missing, is_refusal
-from bloomlock.runtime import cluster, connections, redispy
-from bloomlock.runtime._sync.kept import Kept
-from bloomlock.runtime._sync.scopes import Scope
-from bloomlock.runtime.background import out_of_time
+from bloomlock.refusals import explain, is_refusal
+from bloomlock.runtime import cluster, connections
+from bloomlock.runtime._sync.exchange import Exchange
+from bloomlock.runtime.background import Background, out_of_time
 from bloomlock.runtime.clock import boot_clock, sleep
 from bloomlock.runtime.cluster import Again, Pauses, Sent
-from bloomlock.runtime.connections import Taken
+from bloomlock.runtime.pubsub import Listener, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
-    from bloomlock.commands import Command, Replies
-    from bloomlock.effects import Core, Outcome
-    from bloomlock.parallel import Write
+    from bloomlock.commands import Replies
+    from bloomlock.effects import Core, Effect, Outcome
     from bloomlock.runtime.connections import Source
 
 T = TypeVar("T")
-
-ROLE_SECONDS = 1.0
-"""How often a connection in use asks its server whether it still is the master."""
-_LOOK_AT = "bloomlock_look_at"
-_HELLO = encode_command("HELLO")
-
+logger = logging.getLogger("bloomlock.runtime")
 
 SHARED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By the id of its client each runtime that is in use."""
 
 
-class Driver(ABC):
-    """Runs cores over a client.
-
-    Args:
-        client: The client.
-        members: The runtime of each server that a FanOut goes to; empty: itself.
-    """
-
-    _background: Any
+class Driver(Exchange):
+    """Runs cores over a client; `members` are the runtimes of the servers of a FanOut."""
 
     def __init__(self, client: Any, members: Sequence[Self] = ()) -> None:
-        self.client = client
-        self._cluster: Any = client if isinstance(client, cluster.CLUSTERS) else None
+        super().__init__(client)
         self._members = members
-        self.is_cluster = self._cluster is not None
-        pool = connections.own_pool(client)
-        self._kept = Kept(pool)
-        self._read_reply = redispy.reply_reader(pool)
-        # A cluster's replicas answer MOVED.
-        self._asks_role = self._cluster is None
-        self._was_master = False
+        self._background = Background()
+        self._listeners: list[Listener] = []
 
     @classmethod
     def of(cls, client: Any) -> Self:
@@ -106,19 +80,13 @@ class Driver(ABC):
     def over(cls, clients: Sequence[Any]) -> Self:
         return cls(clients[0], [cls.of(client) for client in clients])
 
-    @abstractmethod
-    def subscribe(self, step: Subscribe) -> Any: ...
+    def close(self) -> None:
+        self.release_idle()
+        while self._listeners:
+            self._listeners.pop().close()
 
-    @abstractmethod
-    def unsubscribe(self, subscription: Any, /) -> None: ...
-
-    @abstractmethod
-    def _take_turns(self, turns: Sequence[Generator[bool, None]]) -> None: ...
-
-    @abstractmethod
-    def _abandon(
-        self, taken: Taken, error: BaseException, count: int, replies: Replies
-    ) -> None: ...
+    def _subscribe(self, step: Subscribe) -> Listener | None:
+        return listen(self._listeners, self.source_of(step.key), step)
 
     @property
     def members(self) -> Sequence[Self]:
@@ -135,7 +103,7 @@ class Driver(ABC):
         return list(groups.values())
 
     def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
-        scope: Scope | None = None
+        subscriptions: list[Any] = []
         limit = NO_LIMIT
         answer: Any
         step: Any = None
@@ -151,8 +119,7 @@ class Driver(ABC):
                     elif isinstance(step, Asking):
                         answer = self._within(limit, step)
                     else:
-                        scope = scope or Scope(self)
-                        answer = scope.carry_out(step)
+                        answer = self._carry_out(step, subscriptions)
                 except BaseException as error:
                     step = core.throw(error)
                 else:
@@ -164,8 +131,8 @@ class Driver(ABC):
             self._explain(error, getattr(step, "key", ""))
             raise
         finally:
-            if scope is not None:
-                scope.close()
+            for subscription in subscriptions:
+                subscription.part()
 
     def _explain(self, error: Exception, key: str) -> None:
         """Let an error say to a user what the cores do not know: where, and what to do."""
@@ -175,20 +142,64 @@ class Driver(ABC):
         elif is_refusal(error) and (text := explain(error, key)) != str(error):
             error.args = (f"the server refuses: {text}",)
 
+    def _carry_out(  # noqa: C901, PLR0911, PLR0912 - one for each step
+        self, step: Effect | Again, subscriptions: list[Any]
+    ) -> Any:
+        match step:
+            case Again():
+                return self._send_again(step)
+            case Pause():
+                return sleep(step.seconds)
+            case Clock():
+                return boot_clock
+            case IsCluster():
+                return self.is_cluster
+            case Subscribe():
+                if not subscriptions and (made := self._subscribe(step)) is not None:
+                    subscriptions.append(made)
+                return subscriptions[0].channel if subscriptions else b""
+            case NextMessage():
+                if not subscriptions:
+                    return None
+                return subscriptions[0].wait(step.addressee, step.seconds)
+            case FanOut():
+                runs = [member.run for member in self.members]
+                calls = [partial(run, core) for run, core in zip(runs, step.cores, strict=True)]
+                return self._background.fan_out(calls, step)
+            case Behind():
+                until = boot_clock() + step.seconds
+                answer = self._call_in_line(step.line, partial(self.run, step.core), until)
+                if isinstance(answer, Exception):
+                    text = "failed to release a lock or claim; it expires by itself"
+                    logger.error(text, exc_info=answer)
+                return None
+            case Call():
+                return step.function(*step.args)
+            case Elsewhere():
+                return step.run(step.core)
+            case Within():
+                if not hasattr(type(step.manager), "__enter__"):
+                    wanted = "a context manager"
+                    raise ConfigurationError(
+                        f"factory must return {wanted} for each name, not {step.manager!r:.80}"
+                    )
+                with step.manager:
+                    return self.run(step.core)
+
     def _within(self, limit: Limit, step: Asking) -> Any:
         if limit.until is None:
             return self._ask(step, limit)
         if limit.until <= boot_clock():
             raise out_of_time(sent=False)
         call = partial(self._ask, step, limit)
-        answer = self.call_in_line(limit.line, call, limit.until)
+        answer = self._call_in_line(limit.line, call, limit.until)
         if answer is None:
             raise out_of_time(sent=True)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def call_in_line(self, line: list[Any], call: Callable[[], Any], until: float) -> Any:
+    def _call_in_line(self, line: list[Any], call: Callable[[], Any], until: float) -> Any:
         """Return the answer of a call or its exception; None if it goes on after some time."""
         alone = FanOut((), [line], until, lambda _: False, None)
         (answer,) = self._background.fan_out([call], alone)
@@ -303,132 +314,17 @@ class Driver(ABC):
         for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
-    def source_of(self, key: str) -> Source:
-        """Return what connections for a key come from; ConnectionLost where no server has it."""
-        if self._cluster is None:
-            return self.client.connection_pool
+    def _take_turns(self, turns: Sequence[Generator[bool, None]]) -> None:
         try:
-            return cluster.source_of_key(self._cluster, key)
-        except (RedisError, RedisClusterException, OSError) as error:
-            self._look_for_nodes()
-            lost = f"no server of the cluster is known to have key {key!r}: {error}"
-            raise ConnectionLost(RedisConnectionError(lost), sent=False, replies=[]) from None
-
-    def _take(self, source: Source) -> Taken:
-        try:
-            connection = self._kept.take(source)
-            if connection is None:
-                connection = connections.get_connection(source)
-        except (RedisError, OSError) as error:
-            self._look_for_nodes()
-            raise ConnectionLost(error, sent=False, replies=[]) from None
-        now = time.monotonic()
-        if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
-            return Taken(source, connection)
-        taken = Taken(source, connection, [])
-        try:
-            setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
-            # The answer is read with those of the request, so this costs no round trip.
-            redispy.send(connection, _HELLO)
-        except BaseException as error:
-            redispy.close_quietly(connection)
-            connections.release(source, connection)
-            if isinstance(error, (RedisError, OSError)):
-                raise ConnectionLost(error, sent=False, replies=[]) from None
-            raise
-        return taken
-
-    def _give_back(self, taken: Taken) -> None:
-        if not self._kept.keep(taken):
-            connections.release(taken.source, taken.connection)
-
-    def _drop(self, taken: Taken) -> None:
-        try:
-            redispy.close_quietly(taken.connection)
+            # Every server has its next write before any reply is waited for longer than that.
+            writing = list(turns)
+            while writing:
+                writing = [turn for turn in writing if next(turn, False)]
+            for turn in turns:
+                next(turn, None)
         finally:
-            self._give_back(taken)
-
-    def _end(self, taken: Taken, commands: Sequence[Command], replies: Replies) -> None:
-        """Give a connection back, or close it if MULTI or WATCH may be pending on it.
-
-        Its next user would find its commands queued, or its EXEC refused.
-        """
-        if commands[-1] in (EXEC, UNWATCH) and not ends_transaction(commands, replies):
-            self._drop(taken)
-        else:
-            self._give_back(taken)
-
-    def _exchange(
-        self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
-    ) -> Replies:
-        connection = taken.connection
-        replies: Replies = []
-        # A command of which a thread's socket did not take the last byte is carried out by no
-        # server. What asyncio has buffered may be sent.
-        sent = len(commands) > 1
-        try:
-            is_one = len(commands) == 1 and type(commands[0]) is bytes
-            redispy.send(
-                connection,
-                *(commands if is_one else join_commands(commands)),
-            )
-            sent = True
-            if room is not None and taken.role is None:
-                redispy.receive(connection, len(commands), room, replies)
-            self._read(taken, len(commands), replies)
-            self._look_at_role(taken, replies)
-        except (RedisError, OSError) as error:
-            self._drop(taken)
-            # What is refused while a closed connection is opened again was not sent.
-            sent = sent and not is_refusal(error)
-            raise ConnectionLost(error, sent=sent, replies=replies) from None
-        except BaseException as error:
-            self._abandon(taken, error, len(commands), replies)
-            raise
-        return replies
-
-    def _exchange_many(
-        self, taken: Taken, writes: Iterable[Write], replies: Replies
-    ) -> Generator[bool, None]:
-        connection = taken.connection
-        written = before = 0
-        try:
-            for answered, count, data in writes:
-                self._read(taken, answered, replies)
-                before, written = written, count
-                redispy.send(connection, *data)
-                yield True
-            yield False
-            self._read(taken, written, replies)
-            self._look_at_role(taken, replies)
-        except (RedisError, OSError) as error:
-            self._drop(taken)
-            left = (before if is_refusal(error) else written) > 0
-            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
-        except BaseException as error:
-            self._abandon(taken, error, written, replies)
-            raise
-
-    def _read(self, taken: Taken, count: int, replies: Replies) -> None:
-        """Read until there are `count` replies; an error that is a reply stands for itself."""
-        if count and taken.role is not None and not taken.role:
-            self._read_more(taken.connection, 1, taken.role)
-        self._read_more(taken.connection, count, replies)
-
-    def _read_more(self, connection: Any, count: int, replies: Replies) -> None:
-        while len(replies) < count:
-            try:
-                reply = self._read_reply(connection)
-            except (RedisError, OSError) as error:
-                if not is_refusal(error):
-                    raise
-                if ends_connection(error):
-                    redispy.close_quietly(connection)
-                    replies += [error] * (count - len(replies))
-                else:
-                    replies.append(error)
-            else:
-                replies.append(reply)
+            for turn in turns:
+                turn.close()
 
     def _follow(self, request: Request | Pipeline, replies: Replies, limit: Limit) -> None:
         if cluster.refusal_of(replies) is not None:
@@ -437,7 +333,7 @@ class Driver(ABC):
             waits = request.waits and limit.waits
             self.run(cluster.follow(sent, limit.until, waits=waits))
 
-    def send_again(self, again: Again) -> Outcome:
+    def _send_again(self, again: Again) -> Outcome:
         refusal = again.refusal
         try:
             self._note_moved(refusal)
@@ -455,38 +351,3 @@ class Driver(ABC):
             return ConnectionLost(error, sent=False, replies=[])
         self._end(taken, again.commands, replies)
         return replies
-
-    def _note_moved(self, refusal: Exception) -> None:
-        if isinstance(refusal, MovedError) and refusal.host:
-            cluster.note_moved(self._cluster, refusal)
-        elif isinstance(refusal, (MovedError, ClusterDownError)):
-            self._look_for_nodes()
-
-    def _look_for_nodes(self) -> None:
-        if self._cluster is not None:
-            with contextlib.suppress(RedisError, RedisClusterException, OSError):
-                self._cluster.nodes_manager.initialize()
-
-    def _look_at_role(self, taken: Taken, replies: Replies) -> None:
-        """Leave a server that was the master and is a replica now.
-
-        An add is refused there. A read would be answered without what was added since, so it
-        counts as refused. A client whose server never was the master is meant to ask a replica.
-        """
-        is_left = ReadOnlyError in map(type, replies)
-        if taken.role and not is_left:
-            is_replica = redispy.says_replica(taken.role[0])
-            # A user or a proxy may lack the command; a busy server answers it later.
-            self._asks_role = not is_missing(taken.role[0])
-            self._was_master = self._was_master or is_replica is False
-            if is_replica and self._was_master:
-                replies.clear()
-                self._leave_replica(taken)
-                raise ReadOnlyError("the server was the master and is a replica now")
-        if is_left:
-            self._leave_replica(taken)
-
-    def _leave_replica(self, taken: Taken) -> None:
-        redispy.close_quietly(taken.connection)
-        with contextlib.suppress(AttributeError, RedisError, OSError):
-            taken.source.disconnect(inuse_connections=False)

@@ -1,0 +1,363 @@
+"""Takes connections of a client and sends commands over them.
+
+Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
+retry an update by itself, which loses items (the second try finds what the first one added).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import (
+    ClusterDownError,
+    MovedError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from bloomlock.commands import EXEC, UNWATCH, encode_command, ends_transaction, join_commands
+from bloomlock.effects import ConnectionLost
+from bloomlock.errors import ConfigurationError
+from bloomlock.refusals import ends_connection, is_missing, is_refusal
+from bloomlock.runtime import cluster, connections, redispy
+from bloomlock.runtime.background import finish
+from bloomlock.runtime.connections import KEPT_SECONDS, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Sequence
+
+    from bloomlock.commands import Command, Replies
+    from bloomlock.parallel import Write
+    from bloomlock.runtime.connections import Idle, Source
+
+ROLE_SECONDS = 1.0
+"""How often a connection in use asks its server whether it still is the master."""
+CANCELLED_SECONDS = 0.5
+"""How long a cancelled request waits for its reply at most."""
+MOST_AT_ONCE = 16
+"""Requests of one client to one server that may be on their way at once in asyncio.
+
+Three hundred tasks that ask at the same moment would open three hundred connections, or find that
+the pool has no more. A task that waits for a lock counts only while it asks."""
+_LOOK_AT = "bloomlock_look_at"
+_HELLO = encode_command("HELLO")
+_ONE_MOVES = threading.Lock()
+
+
+class AsyncExchange:
+    """The connections of a client, of which one is kept out of its pool between requests.
+
+    Taking it from the pool costs up to a third of an add. It goes back by the pool's own release
+    after some seconds of use, in a child of fork or on another event loop, and before it is used
+    when redis-py has marked it: for another server after a maintenance hand-off, or for a new
+    credential. Pools that hold few connections, or make callers wait for one, are left alone, and
+    so are Sentinel's, which look at each connection that comes back whether its server is still
+    the master.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._cluster: Any = client if isinstance(client, cluster.CLUSTERS) else None
+        self.is_cluster = self._cluster is not None
+        pool = connections.own_pool(client)
+        self._pool: Any = pool if connections.may_keep_one(pool) else None
+        self._idle: list[Idle] = []
+        self._release_at = time.monotonic() + KEPT_SECONDS
+        # The pool counts the connection as used; it must not do so for ever.
+        release = connections.async_release_at_end
+        weakref.finalize(self, release, self._pool, self._idle).atexit = False
+        self._read_reply = redispy.async_reply_reader(pool)
+        # A cluster's replicas answer MOVED.
+        self._asks_role = self._cluster is None
+        self._was_master = False
+        if True:  # ASYNC
+            self._bounds: dict[str, asyncio.Semaphore] = {}
+            self._loop: asyncio.AbstractEventLoop | None = None
+            self._moving: asyncio.Task[None] | None = None
+
+    async def release_idle(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                connection, owner, _ = self._idle.pop()
+                await self._release(connection, owner)
+
+    async def _release(self, connection: Any, owner: object) -> None:
+        if True:  # ASYNC
+            if owner is not connections.async_owner():
+                # A loop that is closed does not let it be closed; redis-py forgets it then.
+                with contextlib.suppress(RuntimeError):
+                    await redispy.async_close_quietly(connection)
+        await connections.async_release(self._pool, connection)
+
+    if True:  # ASYNC
+
+        async def be_on_running_loop(self) -> None:
+            """Close the client's connections if they belong to a loop that no longer runs.
+
+            Connections are bound to the loop they were made on; the client makes new ones.
+            """
+            loop = asyncio.get_running_loop()
+            if self._loop is not loop:
+                with _ONE_MOVES:
+                    if self._loop is not None and self._loop.is_running():
+                        # Its connections would be read by two loops at once.
+                        raise ConfigurationError(
+                            "client must be used by one event loop at a time, and another one that "
+                            "uses it is running; make a filter or lock with a client of its own "
+                            "for each loop"
+                        )
+                    is_first, self._loop, self._bounds = self._loop is None, loop, {}
+                    self._moving = None if is_first else loop.create_task(self._disconnect())
+            if (moving := self._moving) is not None:
+                # No caller takes a connection before it is done, even if its first caller is gone.
+                await asyncio.shield(moving)
+                if self._moving is moving:
+                    self._moving = None
+
+        async def _disconnect(self) -> None:
+            with contextlib.suppress(RuntimeError, RedisError, OSError):
+                await self.release_idle()
+            sources: list[Source] = [connections.own_pool(self.client)]
+            if self._cluster is not None:
+                sources = list(self._cluster.nodes_manager.nodes_cache.values())
+            for source in sources:
+                # redis-py forgets a connection whose loop does not let it be closed.
+                with contextlib.suppress(RuntimeError, RedisError, OSError):
+                    await source.disconnect()
+
+    async def source_of(self, key: str) -> Source:
+        """Return what connections for a key come from; ConnectionLost where no server has it."""
+        if True:  # ASYNC
+            await self.be_on_running_loop()
+        if self._cluster is None:
+            return self.client.connection_pool
+        try:
+            if True:  # ASYNC
+                await self._cluster.initialize()
+            return cluster.async_source_of_key(self._cluster, key)
+        except (RedisError, RedisClusterException, OSError) as error:
+            await self._look_for_nodes()
+            lost = f"no server of the cluster is known to have key {key!r}: {error}"
+            raise ConnectionLost(RedisConnectionError(lost), sent=False, replies=[]) from None
+
+    async def _take(self, source: Source) -> Taken:
+        bound = None
+        if True:  # ASYNC
+            # A node that does not answer must not hold up what goes to the others.
+            name = str(getattr(source, "name", ""))
+            bound = self._bounds.get(name)
+            if bound is None:
+                most = min(MOST_AT_ONCE, connections.max_connections(source, MOST_AT_ONCE))
+                bound = self._bounds[name] = asyncio.Semaphore(max(1, most))
+            await bound.acquire()
+        try:
+            try:
+                connection = await self._take_connection(source)
+            except (RedisError, OSError) as error:
+                await self._look_for_nodes()
+                raise ConnectionLost(error, sent=False, replies=[]) from None
+            now = time.monotonic()
+            if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
+                return Taken(source, connection, None, bound)
+            try:
+                setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
+                # The answer is read with those of the request, so this costs no round trip.
+                await redispy.async_send(connection, _HELLO)
+            except BaseException as error:
+                await redispy.async_close_quietly(connection)
+                await connections.async_release(source, connection)
+                if isinstance(error, (RedisError, OSError)):
+                    raise ConnectionLost(error, sent=False, replies=[]) from None
+                raise
+            return Taken(source, connection, [], bound)
+        except BaseException:
+            if bound is not None:
+                bound.release()
+            raise
+
+    async def _take_connection(self, source: Source) -> Any:
+        try:
+            connection, owner, used = self._idle.pop()
+        except IndexError:
+            pass
+        else:
+            if source is self._pool and owner == connections.async_owner():
+                if connections.async_is_usable(connection, used):
+                    return connection
+                if not connections.is_marked(connection):
+                    await redispy.async_close_quietly(connection)
+            await self._release(connection, owner)
+        return await connections.async_get_connection(source)
+
+    async def _give_back(self, taken: Taken) -> None:
+        try:
+            if taken.source is not self._pool or self._idle or not self._keep(taken.connection):
+                await connections.async_release(taken.source, taken.connection)
+        finally:
+            if taken.bound is not None:
+                taken.bound.release()
+
+    def _keep(self, connection: Any) -> bool:
+        now = time.monotonic()
+        # One that was closed would be opened in the middle of a request.
+        if now >= self._release_at or not connections.async_is_open(connection):
+            self._release_at = now + KEPT_SECONDS
+            return False
+        self._idle.append((connection, connections.async_owner(), now))
+        return True
+
+    async def _drop(self, taken: Taken) -> None:
+        """Close a connection that is in the middle of something, and give it back."""
+        try:
+            await redispy.async_close_quietly(taken.connection)
+        finally:
+            await self._give_back(taken)
+
+    async def _end(self, taken: Taken, commands: Sequence[Command], replies: Replies) -> None:
+        """Give a connection back, or close it if MULTI or WATCH may be pending on it.
+
+        Its next user would find its commands queued, or its EXEC refused.
+        """
+        if commands[-1] in (EXEC, UNWATCH) and not ends_transaction(commands, replies):
+            await self._drop(taken)
+        else:
+            await self._give_back(taken)
+
+    if True:  # ASYNC
+
+        async def _abandon(
+            self, taken: Taken, error: BaseException, count: int, replies: Replies
+        ) -> None:
+            """Drop a connection after an error, with `count` commands written."""
+            try:
+                if isinstance(error, asyncio.CancelledError):
+                    # What was sent is carried out; what the caller does must not overtake it.
+                    with contextlib.suppress(RedisError, OSError):
+                        await finish(self._read_soon(taken, count, replies))
+            finally:
+                await self._drop(taken)
+
+        async def _read_soon(self, taken: Taken, count: int, replies: Replies) -> None:
+            async with asyncio.timeout(CANCELLED_SECONDS):
+                await self._read(taken, count, replies)
+
+    else:
+
+        def _abandon(self, taken: Taken, *_: object) -> None:
+            self._drop(taken)
+
+    async def _exchange(
+        self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
+    ) -> Replies:
+        connection = taken.connection
+        replies: Replies = []
+        # A command of which a thread's socket did not take the last byte is carried out by no
+        # server. What asyncio has buffered may be sent.
+        sent = len(commands) > 1
+        if True:  # ASYNC
+            sent, room = True, None
+        try:
+            is_one = len(commands) == 1 and type(commands[0]) is bytes
+            await redispy.async_send(
+                connection,
+                *(commands if is_one else join_commands(commands)),
+            )
+            sent = True
+            if room is not None and taken.role is None:
+                redispy.receive(connection, len(commands), room, replies)
+            await self._read(taken, len(commands), replies)
+            await self._look_at_role(taken, replies)
+        except (RedisError, OSError) as error:
+            await self._drop(taken)
+            # What is refused while a closed connection is opened again was not sent.
+            sent = sent and not is_refusal(error)
+            raise ConnectionLost(error, sent=sent, replies=replies) from None
+        except BaseException as error:
+            await self._abandon(taken, error, len(commands), replies)
+            raise
+        return replies
+
+    async def _exchange_many(
+        self, taken: Taken, writes: Iterable[Write], replies: Replies
+    ) -> AsyncGenerator[bool, None]:
+        connection = taken.connection
+        written = before = 0
+        try:
+            for answered, count, data in writes:
+                await self._read(taken, answered, replies)
+                before, written = written, count
+                await redispy.async_send(connection, *data)
+                yield True
+            yield False
+            await self._read(taken, written, replies)
+            await self._look_at_role(taken, replies)
+        except (RedisError, OSError) as error:
+            await self._drop(taken)
+            left = (before if is_refusal(error) else written) > 0
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
+        except BaseException as error:
+            await self._abandon(taken, error, written, replies)
+            raise
+
+    async def _read(self, taken: Taken, count: int, replies: Replies) -> None:
+        """Read until there are `count` replies; an error that is a reply stands for itself."""
+        if count and taken.role is not None and not taken.role:
+            await self._read_more(taken.connection, 1, taken.role)
+        await self._read_more(taken.connection, count, replies)
+
+    async def _read_more(self, connection: Any, count: int, replies: Replies) -> None:
+        while len(replies) < count:
+            try:
+                reply = await self._read_reply(connection)
+            except (RedisError, OSError) as error:
+                if not is_refusal(error):
+                    raise
+                if ends_connection(error):
+                    await redispy.async_close_quietly(connection)
+                    replies += [error] * (count - len(replies))
+                else:
+                    replies.append(error)
+            else:
+                replies.append(reply)
+
+    async def _look_at_role(self, taken: Taken, replies: Replies) -> None:
+        """Leave a server that was the master and is a replica now.
+
+        An add is refused there. A read would be answered without what was added since, so it
+        counts as refused. A client whose server never was the master is meant to ask a replica.
+        """
+        is_left = ReadOnlyError in map(type, replies)
+        if taken.role and not is_left:
+            is_replica = redispy.says_replica(taken.role[0])
+            # A user or a proxy may lack the command; a busy server answers it later.
+            self._asks_role = not is_missing(taken.role[0])
+            self._was_master = self._was_master or is_replica is False
+            if is_replica and self._was_master:
+                replies.clear()
+                await self._leave_replica(taken)
+                raise ReadOnlyError("the server was the master and is a replica now")
+        if is_left:
+            await self._leave_replica(taken)
+
+    async def _leave_replica(self, taken: Taken) -> None:
+        await redispy.async_close_quietly(taken.connection)
+        with contextlib.suppress(AttributeError, RedisError, OSError):
+            await taken.source.disconnect(inuse_connections=False)
+
+    async def _note_moved(self, refusal: Exception) -> None:
+        if isinstance(refusal, MovedError) and refusal.host:
+            await cluster.async_note_moved(self._cluster, refusal)
+        elif isinstance(refusal, (MovedError, ClusterDownError)):
+            await self._look_for_nodes()
+
+    async def _look_for_nodes(self) -> None:
+        if self._cluster is not None:
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
+                await self._cluster.nodes_manager.initialize()

@@ -1,0 +1,282 @@
+# Written by tools/async_to_sync.py from bloomlock/runtime/_async/exchange.py; change that.
+"""Takes connections of a client and sends commands over them.
+
+Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
+retry an update by itself, which loses items (the second try finds what the first one added).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import (
+    ClusterDownError,
+    MovedError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from bloomlock.commands import EXEC, UNWATCH, encode_command, ends_transaction, join_commands
+from bloomlock.effects import ConnectionLost
+from bloomlock.refusals import ends_connection, is_missing, is_refusal
+from bloomlock.runtime import cluster, connections, redispy
+from bloomlock.runtime.connections import KEPT_SECONDS, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+
+    from bloomlock.commands import Command, Replies
+    from bloomlock.parallel import Write
+    from bloomlock.runtime.connections import Idle, Source
+
+ROLE_SECONDS = 1.0
+"""How often a connection in use asks its server whether it still is the master."""
+CANCELLED_SECONDS = 0.5
+"""How long a cancelled request waits for its reply at most."""
+MOST_AT_ONCE = 16
+"""Requests of one client to one server that may be on their way at once in asyncio.
+
+Three hundred tasks that ask at the same moment would open three hundred connections, or find that
+the pool has no more. A task that waits for a lock counts only while it asks."""
+_LOOK_AT = "bloomlock_look_at"
+_HELLO = encode_command("HELLO")
+_ONE_MOVES = threading.Lock()
+
+
+class Exchange:
+    """The connections of a client, of which one is kept out of its pool between requests.
+
+    Taking it from the pool costs up to a third of an add. It goes back by the pool's own release
+    after some seconds of use, in a child of fork or on another event loop, and before it is used
+    when redis-py has marked it: for another server after a maintenance hand-off, or for a new
+    credential. Pools that hold few connections, or make callers wait for one, are left alone, and
+    so are Sentinel's, which look at each connection that comes back whether its server is still
+    the master.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._cluster: Any = client if isinstance(client, cluster.CLUSTERS) else None
+        self.is_cluster = self._cluster is not None
+        pool = connections.own_pool(client)
+        self._pool: Any = pool if connections.may_keep_one(pool) else None
+        self._idle: list[Idle] = []
+        self._release_at = time.monotonic() + KEPT_SECONDS
+        # The pool counts the connection as used; it must not do so for ever.
+        release = connections.release_at_end
+        weakref.finalize(self, release, self._pool, self._idle).atexit = False
+        self._read_reply = redispy.reply_reader(pool)
+        # A cluster's replicas answer MOVED.
+        self._asks_role = self._cluster is None
+        self._was_master = False
+
+    def release_idle(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                connection, owner, _ = self._idle.pop()
+                self._release(connection, owner)
+
+    def _release(self, connection: Any, owner: object) -> None:
+        connections.release(self._pool, connection)
+
+    def source_of(self, key: str) -> Source:
+        """Return what connections for a key come from; ConnectionLost where no server has it."""
+        if self._cluster is None:
+            return self.client.connection_pool
+        try:
+            return cluster.source_of_key(self._cluster, key)
+        except (RedisError, RedisClusterException, OSError) as error:
+            self._look_for_nodes()
+            lost = f"no server of the cluster is known to have key {key!r}: {error}"
+            raise ConnectionLost(RedisConnectionError(lost), sent=False, replies=[]) from None
+
+    def _take(self, source: Source) -> Taken:
+        bound = None
+        try:
+            try:
+                connection = self._take_connection(source)
+            except (RedisError, OSError) as error:
+                self._look_for_nodes()
+                raise ConnectionLost(error, sent=False, replies=[]) from None
+            now = time.monotonic()
+            if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
+                return Taken(source, connection, None, bound)
+            try:
+                setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
+                # The answer is read with those of the request, so this costs no round trip.
+                redispy.send(connection, _HELLO)
+            except BaseException as error:
+                redispy.close_quietly(connection)
+                connections.release(source, connection)
+                if isinstance(error, (RedisError, OSError)):
+                    raise ConnectionLost(error, sent=False, replies=[]) from None
+                raise
+            return Taken(source, connection, [], bound)
+        except BaseException:
+            if bound is not None:
+                bound.release()
+            raise
+
+    def _take_connection(self, source: Source) -> Any:
+        try:
+            connection, owner, used = self._idle.pop()
+        except IndexError:
+            pass
+        else:
+            if source is self._pool and owner == connections.owner():
+                if connections.is_usable(connection, used):
+                    return connection
+                if not connections.is_marked(connection):
+                    redispy.close_quietly(connection)
+            self._release(connection, owner)
+        return connections.get_connection(source)
+
+    def _give_back(self, taken: Taken) -> None:
+        try:
+            if taken.source is not self._pool or self._idle or not self._keep(taken.connection):
+                connections.release(taken.source, taken.connection)
+        finally:
+            if taken.bound is not None:
+                taken.bound.release()
+
+    def _keep(self, connection: Any) -> bool:
+        now = time.monotonic()
+        # One that was closed would be opened in the middle of a request.
+        if now >= self._release_at or not connections.is_open(connection):
+            self._release_at = now + KEPT_SECONDS
+            return False
+        self._idle.append((connection, connections.owner(), now))
+        return True
+
+    def _drop(self, taken: Taken) -> None:
+        """Close a connection that is in the middle of something, and give it back."""
+        try:
+            redispy.close_quietly(taken.connection)
+        finally:
+            self._give_back(taken)
+
+    def _end(self, taken: Taken, commands: Sequence[Command], replies: Replies) -> None:
+        """Give a connection back, or close it if MULTI or WATCH may be pending on it.
+
+        Its next user would find its commands queued, or its EXEC refused.
+        """
+        if commands[-1] in (EXEC, UNWATCH) and not ends_transaction(commands, replies):
+            self._drop(taken)
+        else:
+            self._give_back(taken)
+
+    def _abandon(self, taken: Taken, *_: object) -> None:
+        self._drop(taken)
+
+    def _exchange(
+        self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
+    ) -> Replies:
+        connection = taken.connection
+        replies: Replies = []
+        # A command of which a thread's socket did not take the last byte is carried out by no
+        # server. What asyncio has buffered may be sent.
+        sent = len(commands) > 1
+        try:
+            is_one = len(commands) == 1 and type(commands[0]) is bytes
+            redispy.send(
+                connection,
+                *(commands if is_one else join_commands(commands)),
+            )
+            sent = True
+            if room is not None and taken.role is None:
+                redispy.receive(connection, len(commands), room, replies)
+            self._read(taken, len(commands), replies)
+            self._look_at_role(taken, replies)
+        except (RedisError, OSError) as error:
+            self._drop(taken)
+            # What is refused while a closed connection is opened again was not sent.
+            sent = sent and not is_refusal(error)
+            raise ConnectionLost(error, sent=sent, replies=replies) from None
+        except BaseException as error:
+            self._abandon(taken, error, len(commands), replies)
+            raise
+        return replies
+
+    def _exchange_many(
+        self, taken: Taken, writes: Iterable[Write], replies: Replies
+    ) -> Generator[bool, None]:
+        connection = taken.connection
+        written = before = 0
+        try:
+            for answered, count, data in writes:
+                self._read(taken, answered, replies)
+                before, written = written, count
+                redispy.send(connection, *data)
+                yield True
+            yield False
+            self._read(taken, written, replies)
+            self._look_at_role(taken, replies)
+        except (RedisError, OSError) as error:
+            self._drop(taken)
+            left = (before if is_refusal(error) else written) > 0
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
+        except BaseException as error:
+            self._abandon(taken, error, written, replies)
+            raise
+
+    def _read(self, taken: Taken, count: int, replies: Replies) -> None:
+        """Read until there are `count` replies; an error that is a reply stands for itself."""
+        if count and taken.role is not None and not taken.role:
+            self._read_more(taken.connection, 1, taken.role)
+        self._read_more(taken.connection, count, replies)
+
+    def _read_more(self, connection: Any, count: int, replies: Replies) -> None:
+        while len(replies) < count:
+            try:
+                reply = self._read_reply(connection)
+            except (RedisError, OSError) as error:
+                if not is_refusal(error):
+                    raise
+                if ends_connection(error):
+                    redispy.close_quietly(connection)
+                    replies += [error] * (count - len(replies))
+                else:
+                    replies.append(error)
+            else:
+                replies.append(reply)
+
+    def _look_at_role(self, taken: Taken, replies: Replies) -> None:
+        """Leave a server that was the master and is a replica now.
+
+        An add is refused there. A read would be answered without what was added since, so it
+        counts as refused. A client whose server never was the master is meant to ask a replica.
+        """
+        is_left = ReadOnlyError in map(type, replies)
+        if taken.role and not is_left:
+            is_replica = redispy.says_replica(taken.role[0])
+            # A user or a proxy may lack the command; a busy server answers it later.
+            self._asks_role = not is_missing(taken.role[0])
+            self._was_master = self._was_master or is_replica is False
+            if is_replica and self._was_master:
+                replies.clear()
+                self._leave_replica(taken)
+                raise ReadOnlyError("the server was the master and is a replica now")
+        if is_left:
+            self._leave_replica(taken)
+
+    def _leave_replica(self, taken: Taken) -> None:
+        redispy.close_quietly(taken.connection)
+        with contextlib.suppress(AttributeError, RedisError, OSError):
+            taken.source.disconnect(inuse_connections=False)
+
+    def _note_moved(self, refusal: Exception) -> None:
+        if isinstance(refusal, MovedError) and refusal.host:
+            cluster.note_moved(self._cluster, refusal)
+        elif isinstance(refusal, (MovedError, ClusterDownError)):
+            self._look_for_nodes()
+
+    def _look_for_nodes(self) -> None:
+        if self._cluster is not None:
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
+                self._cluster.nodes_manager.initialize()
