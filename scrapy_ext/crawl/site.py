@@ -1,4 +1,4 @@
-"""The site that is crawled: a URL, a folder served on a loopback port, or the pydoc pages."""
+"""The site that is crawled: a URL, a folder served on a loopback port, or pages about Python."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import secrets
 import threading
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bloomlock.errors import ConfigurationError
-from scrapy_ext.crawl.render import pydoc_site
+from scrapy_ext.crawl.pydoc_pages import pydoc_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,94 +24,78 @@ if TYPE_CHECKING:
 TOKEN_HEADER = "X-Bloomlock-Token"  # noqa: S105 - the header's name, not a secret
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A site to crawl.
 
-    Attributes:
-        start: Address of its first page.
-        is_remote: Whether another server has it: then robots.txt counts, and workers slow down
-            with it.
-        capacity: Distinct links to reckon with.
-        max_pages: Where to stop by default; None: at the end.
-        token: What the job's own server wants to see.
+    `is_remote`: another server has it, so robots.txt counts, and workers slow down with it. `token`
+    is what the server of a folder wants to see.
     """
 
     title: str
     start: str
     is_remote: bool = False
-    capacity: int = 100_000
-    max_pages: int | None = None
     token: str = ""
 
 
 @contextmanager
-def open_target(source: str | None, on_render: Callable[[int, int], None]) -> Iterator[Target]:
-    """Serve a folder of HTML, the pydoc pages (None), or take the URL of a site elsewhere."""
+def open_target(source: str | None, show: Callable[[str], object]) -> Iterator[Target]:
+    """Serve a folder of HTML, pages about Python (None), or take the URL of a site elsewhere."""
     parts = urlsplit(source or "")
-    if source is not None and parts.scheme in {"http", "https"}:
-        if not parts.hostname:
-            raise ConfigurationError(f"SOURCE is {source!r}; a URL needs a host.")
-        yield Target(source, source, is_remote=True, max_pages=10_000)
+    if source is not None and parts.scheme in {"http", "https"} and parts.hostname:
+        yield Target(source, source, is_remote=True)
         return
-    folder = pydoc_site(on_render) if source is None else Path(source)
+    folder = pydoc_pages(show) if source is None else Path(source)
     if not folder.is_dir():
         raise ConfigurationError(
             f"SOURCE is {source!r}; allowed are an http or https URL and an existing folder."
         )
-    files = sum(1 for path in folder.rglob("*") if path.is_file())
-    title = "the standard library's documentation" if source is None else str(folder)
     # A loopback port is open to every user of the machine, the folder may not be.
     token = secrets.token_urlsafe(16)
-    handler = partial(_Handler, token=token, directory=str(folder))
-    # The port follows from the path of the folder, so that a crawl that goes on finds its pages;
-    # where it is taken, any free one will do.
-    usual = 20_000 + zlib.crc32(os.fsencode(folder.resolve())) % 10_000
-    try:
-        server = LoopbackServer(("127.0.0.1", usual), handler)
-    except OSError:
-        server = LoopbackServer(("127.0.0.1", 0), handler)
-    with served(server):
-        yield Target(title, server.url, capacity=max(1000, 2 * files), token=token)
+    # The port follows from the path of the folder, so that a crawl that goes on finds its pages.
+    port = 20_000 + zlib.crc32(os.fsencode(folder.resolve())) % 10_000
+    with served(partial(_Folder, token=token, directory=str(folder)), port) as url:
+        yield Target(
+            "the documentation of Python" if source is None else str(folder), url, token=token
+        )
 
 
-class LoopbackServer(ThreadingHTTPServer):
-    """Serves pages to this machine."""
-
-    daemon_threads = True
+class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that hangs up is no news here
 
 
-Server = TypeVar("Server", bound=LoopbackServer)
-
-
 @contextmanager
-def served(server: Server) -> Iterator[Server]:
-    """Let a server answer in a thread."""
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
-    thread.start()
+def served(handler: Any, port: int = 0) -> Iterator[str]:
+    """Serve this machine from a port, or any free one, in a thread; yields the address."""
     try:
-        yield server
+        server = _Server(("127.0.0.1", port), handler)
+    except OSError:
+        server = _Server(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(timeout=5)
 
 
-class _Handler(SimpleHTTPRequestHandler):
+class Handler(SimpleHTTPRequestHandler):
+    """Answers without a line for each request."""
+
     protocol_version = "HTTP/1.1"
     timeout = 60
     # Header and body are two writes; Nagle's algorithm would hold the second back for 40 ms.
     disable_nagle_algorithm = True
 
+    # A002: the parameter's name is that of the base class.
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+class _Folder(Handler):
     def __init__(self, *args: Any, token: str, directory: str) -> None:
         self._token = token
         super().__init__(*args, directory=directory)
@@ -122,7 +105,3 @@ class _Handler(SimpleHTTPRequestHandler):
             return super().send_head()
         self.send_error(HTTPStatus.FORBIDDEN)
         return None
-
-    # A002: the parameter's name is that of the base class.
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass

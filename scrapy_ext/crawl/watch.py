@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import json
-from http.server import BaseHTTPRequestHandler
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from scrapy_ext.crawl.site import LoopbackServer, served
+from scrapy_ext.crawl.site import Handler, served
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from scrapy_ext.crawl.job import Report
+    from scrapy_ext.crawl.job import Job
 
 
-class WatchServer(LoopbackServer):
-    """Serves the page and its figures; `report` is the job, once it runs."""
-
-    report: Report | None = None
-
-
-def watched() -> AbstractContextManager[WatchServer]:
-    """Serve the page on a free port of 127.0.0.1."""
-    return served(WatchServer(("127.0.0.1", 0), _Handler))
+def watched(job: Job) -> AbstractContextManager[str]:
+    """Serve the page on a free port of 127.0.0.1; yields its address."""
+    return served(partial(_Page, job))
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: WatchServer
+class _Page(Handler):
+    def __init__(self, job: Job, *args: Any) -> None:
+        self._job = job
+        super().__init__(*args)
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the name is that of the base class
         # A page of another site may ask this port by a name of its own: no figures for it.
-        if self.headers.get("Host") != f"127.0.0.1:{self.server.server_port}":
+        if not self.headers.get("Host", "").startswith("127.0.0.1:"):
             self.send_error(403)
         elif self.path == "/figures":
-            self._send("application/json", json.dumps(_figures(self.server.report)).encode())
+            self._send("application/json", json.dumps(self._job.figures()).encode())
         elif self.path == "/":
             page = files("scrapy_ext.crawl") / "watch.html"
             self._send("text/html; charset=utf-8", page.read_bytes())
@@ -48,29 +44,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         self.wfile.write(body)
-
-    # A002: the parameter's name is that of the base class.
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
-
-
-def _figures(report: Report | None) -> dict[str, Any]:
-    if report is None:
-        return {"title": "starting", "workers": []}
-    state = report.state
-    return {
-        "title": report.title,
-        "seconds": report.seconds,
-        "pages": len(report.fetched),
-        "links": report.links,
-        "duplicates": report.duplicates,
-        "failed": len(report.failed),
-        "waiting": state.waiting if state else 0,
-        "hosts": state.by_host if state else {},
-        "fill": report.fill,
-        "state": state.state if state else "starting",
-        "workers": [
-            {"pid": one.process.pid, "pages": one.pages, "runs": one.is_running, "last": one.last}
-            for one in report.workers
-        ],
-    }
