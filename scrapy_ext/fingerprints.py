@@ -9,17 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from scrapy import Request
-from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as default_fingerprint
 from w3lib.url import canonicalize_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger("bloomlock.scrapy")
@@ -114,20 +113,3 @@ class EarlierFingerprinter(ScrapyRedisFingerprinter):
 
     def _text(self, request: Request) -> bytes:
         return request.method.encode() + canonicalize_url(request.url).encode() + request.body
-
-
-KNOWN: Final = {
-    "scrapy.utils.request.RequestFingerprinter": RequestFingerprinter,
-    "scrapy_ext.ScrapyRedisFingerprinter": ScrapyRedisFingerprinter,
-    "scrapy_ext.EarlierFingerprinter": EarlierFingerprinter,
-}
-
-
-def candidates(url: str) -> Mapping[bytes, str]:
-    """Return the fingerprints that a GET request for a URL may have, and the class that takes each.
-
-    The classes are paths, as `REQUEST_FINGERPRINTER_CLASS` takes them. Raises ValueError if the URL
-    has no scheme.
-    """
-    request = Request(url)
-    return {each().fingerprint(request): path for path, each in KNOWN.items()}

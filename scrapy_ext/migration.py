@@ -1,4 +1,4 @@
-"""The queue of scrapy-redis, moved into that of the crawl and back."""
+"""The queue of scrapy-redis, moved into that of the crawl."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.errors import ConfigurationError
 from scrapy_ext.queue import text_of
-from scrapy_ext.requests import from_pickle, to_pickle
+from scrapy_ext.requests import from_pickle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy.settings import BaseSettings
-
-    from scrapy_ext.crawl_state import CrawlRecord
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -89,12 +87,3 @@ class OtherQueue:
             "read here; stop them and all processes of the spider, then start it again, which "
             "moves that queue."
         )
-
-
-def put_back(record: CrawlRecord, client: Any, key: str) -> int:
-    """Move what waits in a crawl into the queue of scrapy-redis; return how many requests."""
-    count = 0
-    for requests in record.take_all():
-        client.zadd(key, {to_pickle(entry): -priority for priority, entry in requests})
-        count += len(requests)
-    return count

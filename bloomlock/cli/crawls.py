@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from scrapy_ext.crawl_state import CrawlRecord
 
 _AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
-_SCRAPY_REDIS = "scrapy_ext.ScrapyRedisFingerprinter"
-_SCRAPY = "scrapy.utils.request.RequestFingerprinter"
+_FINGERPRINTER = "scrapy_ext.ScrapyRedisFingerprinter"
 _ALONE = {
     "DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter",
     "SPIDER_MIDDLEWARES": {"scrapy_ext.BatchingMiddleware": 10},
@@ -46,20 +45,16 @@ _BATCH = 2**16
 _SCANNED = 2_000
 """Members in one SSCAN, for which the server takes about a millisecond."""
 _SECONDS = 10.0
-_HEADER, _USUAL, _LONGEST = 2, 20, 4096
-"""Bytes of a length, and of fingerprints."""
-_LINE = re.compile(rb"([0-9a-f]{2,})\r?\n")
-_SEEN = "requests.seen"
+_LONGEST = 4096
+"""Bytes of a fingerprint."""
 
 
 @click.command("scrapy-import", epilog=example("bloomlock scrapy-import shop:dupefilter"))
 @click.argument("source", metavar="KEY|FILE")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--from", "source_url", metavar="URL", help="Server of KEY.  [default: the filter's]")
-@click.option("--raw", is_flag=True, help="KEY holds fingerprints, not their hex digits.")
 @click.option("--alone", is_flag=True, help="For DUPEFILTER_CLASS without our scheduler.")
 @click.option("--undo", is_flag=True, help="KEY: its queue gets what waits in the crawl NAME.")
-@click.option("--visited", metavar="URL", help="A fetched page: shows the fingerprinter.")
 @url_option
 @key_option
 def import_command(
@@ -67,10 +62,8 @@ def import_command(
     name: str | None,
     *,
     source_url: str | None,
-    raw: bool,
     alone: bool,
     undo: bool,
-    visited: str | None,
     url: str | None,
     key: bytes | None,
 ) -> int:
@@ -82,21 +75,20 @@ def import_command(
     after an interruption run the same command again. The queue of scrapy-redis
     is moved by the first process; --undo moves it back.
 
-    Exit status: 0; 1 if the --visited page is not there; 2 after an error.
+    Exit status: 0; 1 if nothing waits that --undo could move; 2 after an error.
     """
     if undo:
         return _undo(source, name or source.removesuffix(":requests"), url)
-    candidates = _candidates(visited)
     with ExitStack() as stack:
         path = Path(source)
         found: RedisSet | SeenFile
         if os.sep in source or path.exists():
-            found = SeenFile(path)
             if name is None:
                 raise Failure("NAME is missing: that of the spider")
+            found = SeenFile(path)
         else:
             where = connected(source_url or url, "--from")
-            found = RedisSet(*stack.enter_context(where), source, raw=raw)
+            found = RedisSet(*stack.enter_context(where), source)
         name = name or source.removesuffix(":dupefilter")
         place = {}
         if not alone:
@@ -105,91 +97,53 @@ def import_command(
         parameters = {"client": url} | ({} if key is None else {"key": key})
         bloom = stack.enter_context(create_or_open(name, parameters, _ROOM * found.most, **place))
         with advise(_AGAIN):
-            read, late, met = _import(bloom, found, candidates)
-            usual = _SCRAPY_REDIS if isinstance(found, RedisSet) else None
-            settings = _settings(bloom, met or usual, has_secret=key is not None, alone=alone)
+            read, late = _import(bloom, found)
+        settings = {
+            **(_ALONE if alone else {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}),
+            "BLOOMLOCK_NAME": bloom.name.replace("%", "%%"),
+            "BLOOMLOCK_CAPACITY": bloom.capacity,
+            "BLOOMLOCK_ERROR_RATE": bloom.error_rate,
+        }
+    if isinstance(found, RedisSet):
+        settings["REQUEST_FINGERPRINTER_CLASS"] = _FINGERPRINTER
     warn(f"{read} fingerprints read from {found.title}; all are in the filter")
-    if found.num_cut:
-        warn(f"{found.num_cut} fingerprints are incomplete, as a killed process leaves them")
     if late:
         warn(f"{late} of them came meanwhile; {_AGAIN}, when the crawl has stopped")
-    click.echo("\n".join(settings))
-    if visited is not None and met is None:
-        warn(
-            f"no fingerprint of {visited} is among them: the crawl has not fetched it, or has a "
-            "REQUEST_FINGERPRINTER_CLASS of its own, which has to stay"
-        )
-        return NO
+    for setting, value in settings.items():
+        click.echo(f"{setting} = {value!r}".replace("'", '"'))
+    if key is not None:
+        click.echo('BLOOMLOCK_FILTER = {"key": ...}  # the secret of the key file')
     return 0
 
 
 def _undo(key: str, name: str, url: str | None) -> int:
     with connected(url) as (client, _):
         record = _crawl_record(client, name)
-        from scrapy_ext.migration import put_back  # noqa: PLC0415 - it needs Scrapy
+        from scrapy_ext.requests import to_pickle  # noqa: PLC0415 - it needs Scrapy
 
-        count = put_back(record, client, key)
+        count = 0
+        for requests in record.take_all():
+            client.zadd(key, {to_pickle(entry): -priority for priority, entry in requests})
+            count += len(requests)
     click.echo(f"{count} requests moved to {key}")
     return 0 if count else NO
 
 
-def _candidates(visited: str | None) -> dict[bytes, str]:
-    if visited is None:
-        return {}
-    try:
-        from scrapy_ext.fingerprints import candidates  # noqa: PLC0415 - only here Scrapy is needed
-    except ModuleNotFoundError as error:
-        raise Failure("--visited needs Scrapy: pip install 'bloomlock[scrapy]'") from error
-    try:
-        return dict(candidates(visited))
-    except ValueError as error:
-        raise Failure(f"--visited must be a URL, not {visited!r}: {error}") from error
-
-
-def _import(
-    bloom: BloomFilter, source: RedisSet | SeenFile, candidates: dict[bytes, str]
-) -> tuple[int, int, str | None]:
-    """Add all fingerprints, then look for each.
-
-    Returns:
-        How many there were, how many came meanwhile, and the fingerprinter of the visited page.
-    """
+def _import(bloom: BloomFilter, source: RedisSet | SeenFile) -> tuple[int, int]:
+    """Add all fingerprints twice; return how many there were, and how many were new to the end."""
     total = late = 0
-    met: str | None = None
     with SignalGuard() as guard:
         for is_first in (True, False):
             coming = source.read()
             while batch := list(islice(coming, _BATCH)):
                 guard.check()
-                missing = batch
-                if not is_first:
+                if is_first:
+                    bloom.update(batch)
+                else:
+                    late += sum(bloom.add_many(batch))
                     total += len(batch)
-                    seen = bloom.exists_many(batch)
-                    missing = [one for one, is_in in zip(batch, seen, strict=True) if not is_in]
-                    late += len(missing)
-                met = met or next((candidates[one] for one in missing if one in candidates), None)
-                if missing:
-                    bloom.update(missing)
         guard.check()
-    return total, late, met
-
-
-def _settings(
-    bloom: BloomFilter, fingerprinter: str | None, *, has_secret: bool, alone: bool
-) -> list[str]:
-    """Return the lines for settings.py with which a crawl attaches to the filter."""
-    values: dict[str, object] = {
-        **(_ALONE if alone else {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}),
-        "BLOOMLOCK_NAME": bloom.name.replace("%", "%%"),
-        "BLOOMLOCK_CAPACITY": bloom.capacity,
-        "BLOOMLOCK_ERROR_RATE": bloom.error_rate,
-    }
-    if fingerprinter not in {None, _SCRAPY}:
-        values["REQUEST_FINGERPRINTER_CLASS"] = fingerprinter
-    lines = [f"{name} = {value!r}".replace("'", '"') for name, value in values.items()]
-    if has_secret:
-        lines.append('BLOOMLOCK_FILTER = {"key": ...}  # the secret of the key file')
-    return lines
+    return total, late
 
 
 @click.command("failed", epilog=example("bloomlock failed shop --retry"))
@@ -247,21 +201,12 @@ def connected(url: str | None, name: str = "--url") -> Iterator[tuple[Any, str]]
 
 
 class RedisSet:
-    """The set of scrapy-redis; it may grow while it is read.
+    """The set of scrapy-redis, which may grow while it is read; it holds `most` fingerprints."""
 
-    Attributes:
-        title: What it is called in a message.
-        most: How many fingerprints it holds at most.
-        num_cut: Fingerprints that are incomplete, in what was read last.
-    """
-
-    num_cut = 0
-
-    def __init__(self, client: Any, place: str, key: str, *, raw: bool) -> None:
+    def __init__(self, client: Any, place: str, key: str) -> None:
         self.title = f"the set {key!r} at {place}"
         self._client = client
         self._key = os.fsencode(key)
-        self._raw = raw
         kind = client.type(self._key).decode()
         if kind == "none":
             raise Failure(f"there is no file and no key {key!r} at {place}")
@@ -273,11 +218,11 @@ class RedisSet:
         # SSCAN gives all members that are there during the whole reading.
         for member in self._client.sscan_iter(self._key, count=_SCANNED):
             try:
-                yield member if self._raw else unhexlify(member)
+                yield unhexlify(member)
             except ValueError:
                 raise Failure(
                     f"{self.title} has the member {member[:80]!r}, which is no hexadecimal "
-                    "fingerprint; give --raw if its members are the fingerprints themselves"
+                    "fingerprint"
                 ) from None
         if not self._client.exists(self._key):
             raise Failure(
@@ -287,7 +232,7 @@ class RedisSet:
 
 
 class SeenFile:
-    """A file `requests.seen`, or that of a job directory; attributes as RedisSet.
+    """A file `requests.seen`, or that of a job directory; it holds `most` fingerprints at most.
 
     A process that is killed leaves an incomplete record, and one that goes on with the file writes
     its own right after it. Scrapy 2.19 loses all records from there on; here the next whole one is
@@ -295,51 +240,29 @@ class SeenFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path / _SEEN if path.is_dir() else path
-        self.title = f"the file {self._path}"
-        self.num_cut = 0
-        data = self._data()
-        line = _LINE.match(data, 0, 2 * _LONGEST)
-        self.most = len(data) // (len(line[0]) if line else _HEADER + _USUAL)
+        path = path / "requests.seen" if path.is_dir() else path
+        self.title = f"the file {path}"
+        with path.open("rb") as file:
+            empty = not os.fstat(file.fileno()).st_size
+            self._data = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # The first shows how long all of them are.
+        line = re.match(rb"([0-9a-f]{2,})\r?\n", self._data[: 2 * _LONGEST + 2])
+        length = len(line[1]) // 2 if line else int.from_bytes(self._data[:2], "big")
+        header = re.escape((length & 0xFFFF).to_bytes(2, "big"))
+        self._record = re.compile(
+            rb"%b(.{%d})|([0-9a-f]{%d})\r?\n" % (header, length, 2 * length), re.DOTALL
+        )
+        if not 0 < length <= _LONGEST or not self._record.match(self._data):
+            raise Failure(f"{path} is no requests.seen of Scrapy: it begins with no fingerprint")
+        self.most = len(self._data) // (length + 2)
 
     def read(self) -> Iterator[bytes]:
-        data = self._data()
-        record = self._record(data)
-        self.num_cut = skipped = 0
+        data, record = self._data, self._record
         match = record.match(data)
         while match:
             yield match[1] or unhexlify(match[2])
-            end = match.end()
-            following = record.match(data, end)
+            following = record.match(data, match.end())
             # What follows a record shows whether it is whole.
-            if following is None and end < len(data):
+            if following is None and match.end() < len(data):
                 following = record.search(data, match.start() + 1)
-                self.num_cut += 1
-                skipped += max(0, (following.start() if following else len(data)) - end)
             match = following
-        if 2 * skipped > len(data) > _LONGEST:
-            raise self._refusal("there is too much in it that is no fingerprint of one length")
-
-    def _data(self) -> mmap.mmap | bytes:
-        try:
-            with self._path.open("rb") as file:
-                if not os.fstat(file.fileno()).st_size:
-                    return b""
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise Failure(f"cannot read {self._path}: {error.strerror}") from error
-
-    def _record(self, data: mmap.mmap | bytes) -> re.Pattern[bytes]:
-        # The first shows how long all of them are.
-        first = _LINE.match(data)
-        length = len(first[1]) // 2 if first else int.from_bytes(data[:_HEADER], "big")
-        header = re.escape(length.to_bytes(_HEADER, "big")) if length <= _LONGEST else b""
-        record = re.compile(
-            rb"%b(.{%d})|([0-9a-f]{%d})\r?\n" % (header, length, 2 * length), re.DOTALL
-        )
-        if not 0 < length <= _LONGEST or not record.match(data):
-            raise self._refusal("it does not begin with a fingerprint")
-        return record
-
-    def _refusal(self, why: str) -> Failure:
-        return Failure(f"{self._path} is no {_SEEN} of Scrapy: {why}")

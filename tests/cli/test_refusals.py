@@ -79,7 +79,6 @@ WORDS = [
     ("scrapy-import {folder}/none n", 2, "/none: No such file"),
     ("scrapy-import {file}", 2, "NAME is missing"),
     ("scrapy-import k --from host:6379", 2, "--from must be a URL that starts with"),
-    ("scrapy-import k --visited shop", 2, "--visited must be a URL, not 'shop'"),
     # A command that is not there is found out before a server is asked.
     *(
         (f"{words} {command}", status, f"cannot run '{command}': {reason}")
