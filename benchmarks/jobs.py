@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from .workloads import WARM_UP, Span, cut, items
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from .team import Answer
+    Answer = dict[str, float]
 
 MANY = {"add_many", "exists_many", "update"}
 _now = time.monotonic_ns
@@ -30,10 +29,10 @@ def on_loop(work: Coroutine[Any, Any, Any]) -> Any:
     return _runner[0].run(work)
 
 
-def without_gc(work: Callable[[], Answer]) -> Callable[[], Answer]:
+def without_gc(work: Callable[[], Any]) -> Callable[[], Any]:
     """Return the same work, done while garbage waits."""
 
-    def quiet() -> Answer:
+    def quiet() -> Any:
         gc.collect()
         gc.disable()
         try:
@@ -42,20 +41,6 @@ def without_gc(work: Callable[[], Answer]) -> Callable[[], Answer]:
             gc.enable()
 
     return quiet
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    spans: tuple[Span, ...]
-    operation: str = "add_many"
-    batch: int = 10_000
-
-    def prepare(self, contender: Any) -> Callable[[], Answer]:
-        """Make the items, and return what adds them."""
-        call = getattr(contender, self.operation)
-        offered = _items(self.spans)
-        arguments = list(cut(offered, self.batch)) if self.operation in MANY else offered
-        return lambda: deque(map(call, arguments), maxlen=0) and None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +55,8 @@ class Timed:
         """Make the items and warm up; return what answers times and the number of Trues."""
         if self.fresh:
             contender.clear()
-        offered, warm_up = _items(self.spans), items(*WARM_UP)
+        offered = [item for span in self.spans for item in items(*span)]
+        warm_up = items(*WARM_UP)
         if self.tasks:
             on_loop(_tasks(contender.add, warm_up, 1))
             return without_gc(lambda: on_loop(_tasks(contender.add, offered, self.tasks)))
@@ -80,10 +66,6 @@ class Timed:
             call(argument)
         arguments = list(cut(offered, self.batch)) if many else offered
         return without_gc(lambda: _timed(call, arguments))
-
-
-def _items(spans: Sequence[Span]) -> list[str]:
-    return [item for span in spans for item in items(*span)]
 
 
 def _timed(call: Callable[[Any], Any], arguments: Sequence[Any]) -> Answer:

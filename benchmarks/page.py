@@ -57,49 +57,40 @@ _RATES = {
 _MARKED = re.compile(r"(<!-- (\w+) (\w+)(?: (\w+))? -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
-def filled(page: Path, found: dict[str, results.Result], pictures: Path = FOLDER) -> str:
+def filled(page: Path, found: dict[str, results.Result]) -> str:
     """Return the text of a page with what was measured between its markers.
 
     Those are `<!-- tables SUITE -->`, `<!-- tables SUITE PART -->`, `<!-- picture NAME -->` or
-    `<!-- table peers -->`, and `<!-- end -->`. Tables of suites that were not measured stay as
-    they are.
+    `<!-- table peers -->`, and `<!-- end -->`.
     """
 
     def made_for(match: re.Match[str]) -> str:
         start, kind, name, part, end = match.groups()
         if kind == "picture":
-            made = picture(name, pictures, page.parent)
-        elif name == "peers" and {"single", "batch", "memory"} <= found.keys():
-            made = peers(found)
-        elif name in found:
-            made = "\n".join(_suite(found[name], part))
+            made = _picture(name, page.parent)
+        elif name == "peers":
+            made = _peers(found)
         else:
-            return match[0]
+            made = "\n".join(_suite(found[name], part))
         return f"{start}\n{made}\n{end}"
 
     return _MARKED.sub(made_for, page.read_text("utf-8"))
 
 
-def picture(name: str, pictures: Path, folder: Path) -> str:
-    """Return the HTML of a picture for light and dark pages; empty if it was not drawn."""
+def _picture(name: str, folder: Path) -> str:
+    """Return the HTML of a picture for light and dark pages."""
     file, text = PICTURES[name]
-    if not (pictures / f"{file}-light.svg").exists():
-        return ""
-    place = os.path.relpath(pictures, folder)
+    place = os.path.relpath(FOLDER, folder)
     dark = f'media="(prefers-color-scheme: dark)" srcset="{place}/{file}-dark.svg"'
     light = f'alt="{text}" src="{place}/{file}-light.svg"'
     return f"<picture>\n  <source {dark}>\n  <img {light}>\n</picture>\n"
 
 
-def peers(found: dict[str, results.Result]) -> str:
-    """Return the table of README: what others are, promise and take."""
+def _peers(found: dict[str, results.Result]) -> str:
     figures = {}
-    for key, (suite, table, column, base) in _RATES.items():
-        rows = {
-            row.name: row
-            for row in results.rows_of(found[suite])
-            if (row.table, row.column) == (table, column)
-        }
+    for key, (suite, *place, base) in _RATES.items():
+        every = results.rows_of(found[suite])
+        rows = {row.name: row for row in every if [row.table, row.column] == place}
         for name in ("atomic", "bf"):
             ratio = median(rows[name].over(rows[base], "rate"))
             figures[f"{name}_{key}"] = tables.number(ratio)
@@ -113,7 +104,7 @@ def peers(found: dict[str, results.Result]) -> str:
 
 
 def _suite(result: results.Result, wanted: str | None) -> Iterator[str]:
-    yield f"{header(result)}\n"
+    yield f"{_header(result)}\n"
     rows = results.rows_of(result)
     for part in SUITES[result["suite"]].parts:
         if wanted and part.name != wanted:
@@ -123,8 +114,7 @@ def _suite(result: results.Result, wanted: str | None) -> Iterator[str]:
         yield from map(tables.text, made)
 
 
-def header(result: results.Result) -> str:
-    """Return when and on what a suite was measured, in a line."""
+def _header(result: results.Result) -> str:
     machine, versions = result["machine"], dict(result["versions"])
     quick = ", `--quick`" if result["quick"] else ""
     on = f"{machine['processor']}, {machine['cores']} cores (load {machine['load']} at the start)"

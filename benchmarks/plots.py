@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -38,31 +39,98 @@ SIZE = (7.2, 3.6)
 THEMES = ("light", "dark")
 
 
+@dataclass(frozen=True)
+class Axis:
+    figure: str  # of a row: over x its place, over y the median
+    label: str
+    scale: str = "linear"
+    ticks: Sequence[float] = ()  # empty: where rows are, on the axis of x
+    form: str = "{}"
+
+
+@dataclass(frozen=True)
+class Picture:
+    suite: str
+    rows: Callable[[Row], bool]
+    names: str  # of contenders
+    x: Axis
+    y: Sequence[Axis]  # a panel for each
+    limit: float = 0  # a dotted line at this height
+
+
+def _decades(first: int, last: int) -> list[float]:
+    return [10.0**power for power in range(first, last + 1)]
+
+
+_DRAWN = {
+    "batch": Picture(
+        "batch",
+        lambda row: row.table == "add_many: new items" and row.at["capacity"] == CAPACITY,
+        "atomic exact bf sadd native",
+        Axis("batch", "items in a call", "log"),
+        [Axis("rate", "items a second", "log", _decades(3, 6))],
+    ),
+    "memory": Picture(
+        "memory",
+        lambda row: row.part == "bits" and row.at["rate"] == ERROR_RATE,
+        "atomic sadd bf memory",
+        Axis("items", "items", "log"),
+        [Axis("mb", "MB on the server", "log", _decades(-1, 3))],
+    ),
+    "errors": Picture(
+        "memory",
+        lambda row: row.part == "fills",
+        "atomic memory bf",
+        Axis("fill", "items over capacity", form="{} %"),
+        [Axis("errors", "false positives", "log", _decades(-6, -1))],
+        1e-3,
+    ),
+    "locks": Picture(
+        "locks",
+        lambda row: not row.at["hold"] and "ping" not in row.name,
+        "Lock redis-py python-redis-lock redis-py-1ms",
+        Axis("clients", "clients on one lock", "log"),
+        [
+            Axis("rate", "grants a second"),
+            Axis("p99", "99th percentile of the wait, ms", "log", _decades(-1, 3)),
+        ],
+    ),
+    "scrapy": Picture(
+        "scrapy",
+        lambda row: row.part == "rates",
+        "addon dupefilter in-memory scrapy-redis scrapy-redis-bloomfilter",
+        Axis("ms", "round trip to the server", form="{} ms"),
+        [Axis("rate", "pages a second")],
+    ),
+}
+
+
 def draw(found: Mapping[str, Result], out: Path) -> Iterator[Path]:
-    out.mkdir(parents=True, exist_ok=True)
-    for name, (suite, width, paint) in _PAINTERS.items():
-        if suite not in found:
-            continue
-        rows = rows_of(found[suite])
+    for name, picture in _DRAWN.items():
+        rows = [row for row in rows_of(found[picture.suite]) if picture.rows(row)]
+        for row in rows:
+            if "bytes" in row.figures:
+                row.figures["mb"] = [each * row.at["items"] / 1e6 for each in row.figures["bytes"]]
         for theme, word in enumerate(THEMES):
-            # Else each run would name the parts of a picture anew.
+            # Without the salt each run would name the parts of a picture in another way.
             with mpl.rc_context({"svg.hashsalt": name, **_style(theme)}):
+                width = len(picture.y)
                 figure, axes = plt.subplots(
                     1, width, figsize=SIZE, layout="constrained", squeeze=False
                 )
-                if paint(rows, axes[0], theme):
-                    path = out / f"{PICTURES[name][0]}-{word}.svg"
-                    figure.savefig(path, transparent=True, metadata={"Date": None})
-                    yield path
+                for one, y in zip(axes[0], picture.y, strict=True):
+                    _panel(one, picture, rows, y, theme)
+                axes[0][0].legend(fontsize=9)
+                path = out / f"{PICTURES[name][0]}-{word}.svg"
+                figure.savefig(path, transparent=True, metadata={"Date": None})
+                yield path
                 plt.close(figure)
 
 
 def _style(theme: int) -> Any:
-    ink: dict[str, Any] = dict.fromkeys(
-        ("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK[theme]
-    )
+    inked = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
     return {
-        **ink,
+        **dict.fromkeys(inked, INK[theme]),
         "svg.fonttype": "none",
         "axes.edgecolor": GRID[theme],
         "grid.color": GRID[theme],
@@ -75,30 +143,40 @@ def _style(theme: int) -> Any:
     }
 
 
-def _lines(axes: Axes, rows: Sequence[Row], over: tuple[str, str], names: str, theme: int) -> bool:
-    """Draw a line for each contender: through the medians of a figure, at a place."""
-    figure, x = over
-    drawn = False
-    for number, name in enumerate(names.split()):
-        mine = sorted((row for row in rows if row.name == name), key=lambda row: row.at[x])
-        points = [(row.at[x], row.median(figure)) for row in mine if row.median(figure)]
-        if points:
-            ours = mine[0].title.startswith("bloomlock")
-            color = OURS[theme] if ours and not number else OTHERS[(number - 1) % 4][theme]
-            axes.plot(
-                *zip(*points, strict=True), color=color, marker=MARKS[number % len(MARKS)],
-                label=mine[0].title, linewidth=2.4 if ours else 1.6, zorder=3 if ours else 2,
-                linestyle="--" if ours and number else "-",
-            )  # fmt: skip
-            drawn = True
-    return drawn
+def _panel(axes: Axes, picture: Picture, rows: Sequence[Row], y: Axis, theme: int) -> None:
+    """Draw a line for each contender, through the medians of a figure."""
+    x = picture.x
+    for number, name in enumerate(picture.names.split()):
+        mine = sorted((row for row in rows if row.name == name), key=lambda row: row.at[x.figure])
+        points = [(row.at[x.figure], row.median(y.figure)) for row in mine]
+        points = [point for point in points if point[1]]
+        if not points:
+            continue
+        ours = mine[0].title.startswith("bloomlock")
+        axes.plot(
+            *zip(*points, strict=True),
+            color=OURS[theme] if ours and not number else OTHERS[(number - 1) % 4][theme],
+            marker=MARKS[number % len(MARKS)],
+            label=mine[0].title,
+            linewidth=2.4 if ours else 1.6,
+            linestyle="--" if ours and number else "-",
+            zorder=3 if ours else 2,
+        )
+    if picture.limit:
+        axes.axhline(picture.limit, color=INK[theme], linewidth=1, linestyle=":", zorder=1)
+    _scale(axes.xaxis, x, sorted({row.at[x.figure] for row in rows}))
+    _scale(axes.yaxis, y, y.ticks)
+    axes.set(xlabel=x.label, ylabel=y.label)
+    if y.scale == "linear":
+        axes.set_ylim(bottom=0)
 
 
-def _scale(axis: Any, kind: str, ticks: Sequence[float], form: Callable[[float], str]) -> None:
-    getattr(axis.axes, f"set_{axis.axis_name}scale")(kind)
-    axis.set_ticks(list(ticks))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+def _scale(axis: Any, about: Axis, ticks: Sequence[float]) -> None:
+    getattr(axis.axes, f"set_{axis.axis_name}scale")(about.scale)
+    if ticks:
+        axis.set_ticks(list(ticks))
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: about.form.format(_short(value))))
 
 
 def _short(value: float) -> str:
@@ -111,81 +189,3 @@ def _short(value: float) -> str:
         if value >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
-
-
-def _batch(rows: Sequence[Row], axes: Sequence[Axes], theme: int) -> bool:
-    mine = [
-        row for row in rows if row.table == "add_many: new items" and row.at["capacity"] == CAPACITY
-    ]
-    (one,) = axes
-    names = "atomic exact bf sadd native"
-    drawn = _lines(one, mine, ("rate", "batch"), names, theme)
-    _scale(one.xaxis, "log", sorted({row.at["batch"] for row in mine}), _short)
-    _scale(one.yaxis, "log", (1e3, 1e4, 1e5, 1e6), _short)
-    one.set(xlabel="items in a call", ylabel="items a second")
-    one.legend(ncols=1, fontsize=9)
-    return drawn
-
-
-def _memory(rows: Sequence[Row], axes: Sequence[Axes], theme: int) -> bool:
-    mine = [row for row in rows if row.part == "bits" and row.at["rate"] == ERROR_RATE]
-    for row in mine:
-        row.figures["mb"] = [each * row.at["items"] / 1e6 for each in row.figures["bytes"]]
-    (one,) = axes
-    drawn = _lines(one, mine, ("mb", "items"), "atomic sadd bf memory", theme)
-    _scale(one.xaxis, "log", sorted({row.at["items"] for row in mine}), _short)
-    _scale(one.yaxis, "log", (0.1, 1, 10, 100, 1000), _short)
-    one.set(xlabel="items", ylabel="MB on the server")
-    one.legend()
-    return drawn
-
-
-def _errors(rows: Sequence[Row], axes: Sequence[Axes], theme: int) -> bool:
-    mine = [row for row in rows if row.part == "fills"]
-    (one,) = axes
-    drawn = _lines(one, mine, ("errors", "fill"), "atomic memory bf", theme)
-    one.axhline(1e-3, color=INK[theme], linewidth=1, linestyle=":", zorder=1)
-    one.annotate("asked for", (26, 1.15e-3), fontsize=9)
-    _scale(one.xaxis, "linear", sorted({row.at["fill"] for row in mine}), lambda x: f"{x:g} %")
-    _scale(one.yaxis, "log", (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1), lambda y: f"{y:g}")
-    one.set(xlabel="items over capacity", ylabel="false positives")
-    one.legend(loc="lower right")
-    return drawn
-
-
-def _locks(rows: Sequence[Row], axes: Sequence[Axes], theme: int) -> bool:
-    mine = [row for row in rows if not row.at["hold"] and "ping" not in row.name]
-    names = "Lock redis-py python-redis-lock redis-py-1ms"
-    drawn = True
-    for one, figure, label in zip(
-        axes, ("rate", "p99"), ("grants a second", "99th percentile of the wait, ms"), strict=True
-    ):
-        drawn = _lines(one, mine, (figure, "clients"), names, theme) and drawn
-        clients = sorted({row.at["clients"] for row in mine})
-        _scale(one.xaxis, "log", clients, _short)
-        one.set(xlabel="clients on one lock", ylabel=label)
-    axes[0].set_ylim(bottom=0)
-    axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    _scale(axes[1].yaxis, "log", (0.1, 1, 10, 100, 1000), _short)
-    axes[0].legend(fontsize=8)
-    return drawn and len({row.at["clients"] for row in mine}) > 1
-
-
-def _scrapy(rows: Sequence[Row], axes: Sequence[Axes], theme: int) -> bool:
-    mine = [row for row in rows if row.part == "rates"]
-    (one,) = axes
-    names = "addon dupefilter in-memory scrapy-redis scrapy-redis-bloomfilter"
-    drawn = _lines(one, mine, ("rate", "ms"), names, theme)
-    _scale(one.xaxis, "linear", sorted({row.at["ms"] for row in mine}), lambda x: f"{x:g} ms")
-    one.set(xlabel="round trip to the server", ylabel="pages a second", ylim=(0, None))
-    one.legend(fontsize=9)
-    return drawn
-
-
-_PAINTERS: dict[str, tuple[str, int, Callable[[Sequence[Row], Sequence[Axes], int], bool]]] = {
-    "batch": ("batch", 1, _batch),
-    "memory": ("memory", 1, _memory),
-    "errors": ("memory", 1, _errors),
-    "locks": ("locks", 2, _locks),
-    "scrapy": ("scrapy", 1, _scrapy),
-}

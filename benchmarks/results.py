@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
@@ -15,8 +16,6 @@ from .place import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    import redis
 
     Result = dict[str, Any]
 
@@ -32,14 +31,9 @@ PACKAGES = (
 class Row:
     """What one contender came to in one case.
 
-    Attributes:
-        part: The part of the suite, which says how its rows are shown.
-        table: The table it stands in.
-        name: The contender, and its title.
-        column: What sets this case apart from others of the table; empty: nothing.
-        figures: For each figure a value of each repetition. `rate` is in items per second; `server`
-            and `client` are microseconds of processor time for an item.
-        at: Where a plot puts it.
+    `column` sets the case apart from others of its table, `at` says where a plot puts it. `figures`
+    has a value of each repetition: `rate` is in items per second, `server` and `client` are
+    microseconds of processor time for an item.
     """
 
     def __init__(self, part: str, table: str, entry: Any, column: str = "", **at: float) -> None:
@@ -67,11 +61,7 @@ class Row:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value that this share of the sorted ones does not exceed; 0.0 of none.
-
-    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5), percentile([1.0, 2.0], 0.99), percentile([], 0.5)
-    (3.0, 2.0, 0.0)
-    """
+    """Return the value that this share of the sorted ones does not exceed; 0.0 of none."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
@@ -86,19 +76,15 @@ def rows_of(result: Result) -> list[Row]:
 
 def save(folder: Path, result: Result, rows: Iterable[Row]) -> None:
     """Write the result of a suite over its last one, a row on each line."""
-    folder.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(vars(row), ensure_ascii=False) for row in rows)
     head = json.dumps(result, ensure_ascii=False, indent=1)[:-2]
     text = f'{head},\n "rows": [\n{lines}\n ]\n}}\n'
     (folder / f"{result['suite']}.json").write_text(text, "utf-8")
 
 
-def load(*places: Path) -> dict[str, Result]:
-    """Return all results of files and folders by the names of their suites."""
-    files = [
-        file for place in places for file in (place.glob("*.json") if place.is_dir() else [place])
-    ]
-    found = (json.loads(file.read_text("utf-8")) for file in files)
+def load(folder: Path = FOLDER) -> dict[str, Result]:
+    """Return all results by the names of their suites."""
+    found = [json.loads(file.read_text("utf-8")) for file in folder.glob("*.json")]
     return {result["suite"]: result for result in found}
 
 
@@ -111,44 +97,28 @@ def machine() -> dict[str, Any]:
     }
 
 
+def _processor() -> str:
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None  # not Linux
+    return found[1] if found else platform.processor() or "unknown"
+
+
 def versions(url: str) -> dict[str, str]:
     with connect(url) as client:
-        server = server_of(client)
-        modules: Any = client.execute_command("MODULE", "LIST")
-    found = {"server": server}
+        fields = client.info("server")
+        modules = client.info("modules").get("modules", [])
+    name = fields.get("server_name", "redis")
+    found = {"server": f"{name} {fields.get(f'{name}_version', fields['redis_version'])}"}
     found["python"] = f"{platform.python_implementation()} {platform.python_version()}"
     for package in PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "not installed"
-    return found | dict(map(_module, modules))
-
-
-def server_of(client: redis.Redis) -> str:
-    fields: Any = client.info("server")
-    name = fields.get("server_name", "redis")
-    return f"{name} {fields.get(f'{name}_version', fields['redis_version'])}"
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or "unknown"
-
-
-def _module(reply: Any) -> tuple[str, str]:
-    """Return the name and the version of a module, which is one number for all three parts."""
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    texts = {_text(key): _text(value) for key, value in pairs}
-    number = int(texts["ver"])
-    return f"module {texts['name']}", f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    for module in modules:
+        number = int(module["ver"])  # one number for all three parts
+        parts = f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+        found[f"module {module['name']}"] = parts
+    return found

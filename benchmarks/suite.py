@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.place import sort_out
+from benchmarks.place import connect
 from benchmarks.tables import FULL, Column
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ class Bench:
     items: int = 0  # of a slice; 0: as each part has it
     contenders: Sequence[str] = ()  # measure only these; empty: all
     missing: list[str] = field(default_factory=list)  # contenders that cannot be measured, and why
-    step: Callable[[str], object] = len  # is told what is measured now
 
     def slices(self, full: int, quick: int) -> range:
         return range(self.repetitions or (quick if self.quick else full))
@@ -37,9 +37,18 @@ class Bench:
         return max(1, items // batch) * batch
 
     def choose(self, entries: Iterable[Entry]) -> list[Entry]:
-        wanted = [one for one in entries if not self.contenders or one.name in self.contenders]
-        there, missing = sort_out(wanted, self.url)
-        self.missing.extend(each for each in missing if each not in self.missing)
+        """Return the contenders that are wanted and can be measured."""
+        with connect(self.url) as client:
+            commands: Any = client.command()
+        there = []
+        for entry in entries:
+            kind, _, name = entry.needs.partition(":")
+            if self.contenders and entry.name not in self.contenders:
+                continue
+            if not kind or (find_spec(name) if kind == "package" else name.lower() in commands):
+                there.append(entry)
+            elif entry.title not in self.missing:
+                self.missing.append(entry.title)
         return there
 
 
@@ -56,10 +65,3 @@ class Suite(NamedTuple):
     name: str
     about: str  # a line for --help; docs/reference/figures.md has more
     parts: Sequence[Part]
-
-
-def suite_of(
-    name: str, about: str, measure: Callable[[Bench], Iterable[Row]], *columns: Column
-) -> Suite:
-    """Return a suite of one part."""
-    return Suite(name, about, (Part(name, measure, columns),))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -19,17 +18,12 @@ Form = Literal["median", "spread", "sum", "percent", "max"]
 
 
 class Table(NamedTuple):
-    """A table of text: the first column is what the lines are about."""
-
     title: str
     columns: Sequence[str]
     lines: Sequence[Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table with a line for each contender."""
-
+class Column(NamedTuple):
     head: str
     figure: str  # what it shows of a row
     over: str = ""  # the contender whose figure it is divided by
@@ -119,13 +113,7 @@ def _cell(row: Row, column: Column, named: dict[str, Row]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Write the median, and the least and the greatest.
-
-    >>> spread([1.0, 3.0, 2.0]), spread([2.0]), spread([])
-    ('2.00 (1.00-3.00)', '2.00', '')
-    """
-    if not values:
-        return ""
+    """Write the median, and the least and the greatest."""
     middle, least, most = map(number, (median(values), min(values), max(values)))
     return middle if least == most else f"{middle} ({least}-{most})"
 
@@ -144,17 +132,7 @@ def number(value: float) -> str:
 
 
 def text(table: Table) -> str:
-    """Write a table in Markdown, its columns aligned.
-
-    >>> print(text(Table("sizes", ["", "MB"], [["a", "1"], ["bc", "20"]])))
-    **sizes**
-    <BLANKLINE>
-    |     |  MB |
-    | --- | --: |
-    | a   |   1 |
-    | bc  |  20 |
-    <BLANKLINE>
-    """
+    """Write a table in Markdown, its columns aligned."""
     cells = [list(table.columns), ["---", *["--:"] * (len(table.columns) - 1)], *table.lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [

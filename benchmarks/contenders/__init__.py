@@ -35,9 +35,9 @@ class Entry:
         return replace(self, operations=operations)
 
 
-def make(made_by: str, place: Place, options: Mapping[str, Any]) -> Any:
-    module, _, name = made_by.partition(".")
-    return getattr(import_module(f"{__name__}.{module}"), name)(place, **options)
+def make(entry: Entry, place: Place) -> Any:
+    module, _, name = entry.made_by.partition(".")
+    return getattr(import_module(f"{__name__}.{module}"), name)(place, **entry.options)
 
 
 def ours(name: str, title: str, **options: Any) -> Entry:

@@ -29,13 +29,17 @@ AT_ONCE = 100
 
 
 class _Scheme:
-    """A way to claim and finish items."""
-
     def take(self, items: Sequence[str]) -> list[Any]:
         raise NotImplementedError
 
     def finish(self, handles: Sequence[Any]) -> object:
         raise NotImplementedError
+
+    def add(self, item: str) -> bool:
+        return self.add_many([item])[0]
+
+    def exists(self, item: str) -> bool:
+        return not self.add(item)
 
     def add_many(self, items: Sequence[str]) -> list[bool]:
         handles = self.take(items)
@@ -45,9 +49,8 @@ class _Scheme:
 
 class Claims(_Scheme):
     def __init__(self, place: Place, **options: Any) -> None:
-        size = (place.name, place.capacity, place.error_rate)
         client = connect(place.url)
-        self._filter = BloomFilter(*size, client=client, prefix=place.prefix, **options)
+        self._filter = BloomFilter(**place.of_a_filter(), client=client, **options)
 
     def add(self, item: str) -> bool:
         with self._filter.claim(item) as claim:
@@ -63,24 +66,17 @@ class Claims(_Scheme):
         return self._filter.commit_many(handles)
 
 
-class AsyncClaims:
+class AsyncClaims(_Scheme):
     def __init__(self, place: Place) -> None:
-        size = (place.name, place.capacity, place.error_rate)
         client = redis.asyncio.Redis(**parse_url(place.url))
-        self._filter = AsyncBloomFilter(*size, client=client, prefix=place.prefix)
+        self._filter = AsyncBloomFilter(**place.of_a_filter(), client=client)
 
-    def add(self, item: str) -> Any:
-        return on_loop(self._add(item))
-
-    def exists(self, item: str) -> bool:
-        return not on_loop(self._add(item))
+    def add_many(self, items: Sequence[str]) -> list[bool]:
+        return [on_loop(self._add(item)) for item in items]
 
     async def _add(self, item: str) -> bool:
         async with await self._filter.claim(item) as claim:
             return bool(claim)
-
-    def add_many(self, items: Sequence[str]) -> list[bool]:
-        return [self.add(item) for item in items]
 
 
 class Idemkit(_Scheme):
@@ -91,15 +87,8 @@ class Idemkit(_Scheme):
         client = redis.asyncio.Redis(**parse_url(place.url))
         self._backend = idemkit.RedisBackend(client, namespace=place.key)
 
-    def add(self, item: str) -> Any:
-        return on_loop(self._add(item))
-
-    def exists(self, item: str) -> bool:
-        return not on_loop(self._add(item))
-
-    async def _add(self, item: str) -> bool:
-        handle = await self._take(item)
-        return handle is not None and await self._finish(handle)
+    def take(self, items: Sequence[str]) -> list[Any]:
+        return _all(self._take, items)
 
     async def _take(self, item: str) -> tuple[str, str] | None:
         # What its decorator asks for: a digest of the arguments names them.
@@ -107,22 +96,19 @@ class Idemkit(_Scheme):
         claim = await self._backend.claim(item, digest, 1, LEASE)
         return None if claim.our_claim_token is None else (item, claim.our_claim_token)
 
+    def finish(self, handles: Sequence[Any]) -> object:
+        return _all(self._finish, handles)
+
     async def _finish(self, handle: tuple[str, str]) -> bool:
         return bool(await self._backend.complete(*handle, 200, {}, b"null", KEPT_SECONDS))
 
-    def take(self, items: Sequence[str]) -> list[Any]:
-        return self._all(self._take, items)
 
-    def finish(self, handles: Sequence[Any]) -> object:
-        return self._all(self._finish, handles)
+def _all(call: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
+    async def gathered() -> list[Any]:
+        batches = cut(arguments, AT_ONCE)
+        return [one for some in batches for one in await asyncio.gather(*map(call, some))]
 
-    def _all(self, call: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
-        async def gathered() -> list[Any]:
-            batches = cut(arguments, AT_ONCE)
-            return [one for some in batches for one in await asyncio.gather(*map(call, some))]
-
-        found: list[Any] = on_loop(gathered())
-        return found
+    return list(on_loop(gathered()))
 
 
 class LockAndSet(_Scheme):
@@ -135,12 +121,6 @@ class LockAndSet(_Scheme):
     def __init__(self, place: Place) -> None:
         self._client = connect(place.url)
         self._done, self._lock = f"{place.key}:done", f"{place.key}:lock:"
-
-    def add(self, item: str) -> bool:
-        return self.add_many([item])[0]
-
-    def exists(self, item: str) -> bool:
-        return not self.add(item)
 
     def take(self, items: Sequence[str]) -> list[Any]:
         return [self._take(item) for item in items]

@@ -5,6 +5,7 @@ Each function connects and returns the calls, bound to a key, with as little aro
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,7 @@ TIMES = 64
 
 def shared(place: Place, *, route: str = "", **options: Any) -> Any:
     """Return a BloomFilter; `route` is that of its batches, all other options are its own."""
-    size = (place.name, place.capacity, place.error_rate)
-    made = BloomFilter(*size, client=connect(place.url), prefix=place.prefix, **options)
+    made = BloomFilter(**place.of_a_filter(), client=connect(place.url), **options)
     if not route:
         return made
     routed = {name: partial(getattr(made, name), route=route) for name in MANY}
@@ -47,7 +47,7 @@ def discarding(place: Place) -> Any:
 
 def grown(place: Place) -> Any:
     """Return a filter that was made for a 64th of its items and holds three quarters of them."""
-    small = Place(place.url, place.prefix, place.name, place.capacity // TIMES, place.error_rate)
+    small = replace(place, capacity=place.capacity // TIMES)
     made = shared(small, shards=1, on_full=Growth(up_to=place.capacity), route="items")
     for some in cut(items("grown", place.capacity * 3 // 4), CHUNK):
         made.update(some)

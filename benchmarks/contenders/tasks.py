@@ -22,8 +22,7 @@ CONNECTIONS = 50
 
 def shared(place: Place, **options: Any) -> Any:
     """Return one filter for all tasks: those that wait at the same time share round trips."""
-    size = (place.name, place.capacity, place.error_rate)
-    return AsyncBloomFilter(*size, client=place.url, prefix=place.prefix, **options)
+    return AsyncBloomFilter(**place.of_a_filter(), client=place.url, **options)
 
 
 def commands(place: Place, *, bloom: bool = False, single: bool = False) -> Any:

@@ -32,42 +32,6 @@ class Shape:
     seconds: float = 0.0  # for which an answer is held back
 
 
-class Site:
-    """The site on a loopback port, with the paths that were asked for."""
-
-    def __init__(self, shape: Shape) -> None:
-        self.served: list[str] = []
-        self.on_request: Callable[[int], None] = lambda _number: None
-        self.shape = shape
-        self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.site = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
-
-    @property
-    def start(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/0"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def note(self, path: str) -> None:
-        with self._lock:
-            self.served.append(path)
-            number = len(self.served)
-        self.on_request(number)
-
-    def forget(self) -> None:
-        with self._lock:
-            self.served.clear()
-
-
 @lru_cache(10_000)
 def page(number: int, shape: Shape) -> bytes:
     first = number * shape.new + 1
@@ -80,11 +44,28 @@ def page(number: int, shape: Shape) -> bytes:
     return f"<html><body>{FILLER}{' '.join(links)}</body></html>".encode()
 
 
-class _Server(ThreadingHTTPServer):
+class Site(ThreadingHTTPServer):
+    """The site on a loopback port, with the paths that were asked for; a context manager."""
+
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    site: Site
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.start = f"http://127.0.0.1:{self.server_port}/0"
+        self.served: list[str] = []
+        self.on_request: Callable[[int], None] = lambda _number: None
+        self.shape = shape
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass
@@ -94,13 +75,15 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     # Head and body are two writes; Nagle's algorithm would hold the second back.
     disable_nagle_algorithm = True
-    server: _Server
+    server: Site
 
     def do_GET(self) -> None:
-        site = self.server.site
-        site.note(self.path)
-        if site.shape.seconds:
-            time.sleep(site.shape.seconds)
+        site = self.server
+        with site.lock:
+            site.served.append(self.path)
+            number = len(site.served)
+        site.on_request(number)
+        time.sleep(site.shape.seconds)
         body = page(int(self.path[1:]), site.shape)
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html")

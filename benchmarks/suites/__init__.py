@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import claims, dedup, filters, imports, locks, losses, memory, scrapy
+from . import claims, commands, filters, locks, losses, memory, scrapy
 
 SUITES = {
     suite.name: suite
@@ -14,12 +14,12 @@ SUITES = {
         filters.WINDOWS,
         filters.TASKS,
         filters.PROCESS,
-        dedup.SUITE,
+        commands.DEDUP,
         losses.SUITE,
         locks.SUITE,
         claims.SUITE,
         scrapy.SUITE,
         filters.SCALE,
-        imports.SUITE,
+        commands.IMPORTS,
     )
 }

@@ -8,17 +8,13 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import hiredis
-
 from benchmarks import contenders as c
-from benchmarks.jobs import Fill
 from benchmarks.place import Meter, Place, connect, forget, open_socket
-from benchmarks.proxies import LossProxy
+from benchmarks.proxies import LossProxy, exchange
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part
 from benchmarks.tables import Column
-from benchmarks.team import assembled
-from benchmarks.workloads import WARM_UP, cut
+from benchmarks.workloads import WARM_UP, cut, items
 
 if TYPE_CHECKING:
     import socket
@@ -42,7 +38,6 @@ def measure(bench: Bench) -> Iterable[Row]:
         sockets = [stack.enter_context(open_socket(bench.url)) for _ in range(CONNECTIONS)]
         meter = Meter(client)
         for entry in chain(*(order.sample(entries, len(entries)) for _ in bench.slices(15, 3))):
-            bench.step(f"50 connections {entry.name}")
             exchanges = taken[entry]
             meter.start()
             start = time.perf_counter()
@@ -56,13 +51,14 @@ def measure(bench: Bench) -> Iterable[Row]:
 
 def _take_down(entry: c.Entry, adds: int, bench: Bench) -> list[tuple[bytes, int]]:
     """Return what a contender writes for so many adds, and how many replies each has."""
-    with LossProxy(bench.url, 0.5) as proxy:
-        place = Place(proxy.url, bench.prefix, f"busy-{entry.name}")
-        with assembled([(entry, place)]) as (team,):
-            team.run(Fill((WARM_UP,), "add"))
-            proxy.taken = []
-            team.run(Fill((("busy", adds),), "add"))
-            return proxy.taken
+    with LossProxy(bench.url, 0.0) as proxy:
+        made = c.make(entry, Place(proxy.url, bench.prefix, f"busy-{entry.name}"))
+        for item in items(*WARM_UP):
+            made.add(item)
+        before = len(proxy.taken)
+        for item in items("busy", adds):
+            made.add(item)
+        return proxy.taken[before:]
 
 
 def _at_once(sockets: Sequence[socket.socket], exchanges: Sequence[tuple[bytes, int]]) -> None:
@@ -70,11 +66,7 @@ def _at_once(sockets: Sequence[socket.socket], exchanges: Sequence[tuple[bytes, 
     for one, (data, _) in zip(sockets, exchanges, strict=False):
         one.sendall(data)
     for one, (_, replies) in zip(sockets, exchanges, strict=False):
-        reader, left = hiredis.Reader(), replies
-        while left:
-            reader.feed(one.recv(65536))
-            while left and reader.gets() is not False:
-                left -= 1
+        exchange(one, replies)
 
 
 PART = Part(

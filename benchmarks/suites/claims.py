@@ -38,9 +38,8 @@ def memory(bench: Bench) -> Iterator[Row]:
     count = bench.count(KEPT)
     with connect(bench.url) as client:
         for entry in bench.choose(SCHEMES):
-            bench.step(f"memory {entry.name}")
             place = Place(bench.url, f"{bench.prefix}m:", "kept", count)
-            scheme = c.make(entry.made_by, place, entry.options)
+            scheme = c.make(entry, place)
             before = memory_of(client, place.prefix)
             handles = [one for some in cut(items("kept", count), 1000) for one in scheme.take(some)]
             claimed = memory_of(client, place.prefix) - before
@@ -52,7 +51,6 @@ def memory(bench: Bench) -> Iterator[Row]:
             yield row
 
 
-_ONE, _NEW = "one item in a call", "add: new items"
 SUITE = Suite(
     "claims",
     "claim, work, commit, beside idemkit and a lock with a set",

@@ -1,4 +1,4 @@
-"""The suites that the engine measures: contenders, cases, and what must not get worse."""
+"""The suites that the engine measures: contenders and cases."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from benchmarks import contenders as c
 from benchmarks.engine import Case, Stage, part
 from benchmarks.suite import Suite
 
-from . import busy, windows
+from . import busy
 
-ONE, ADD_MANY, BY_TASKS = "one item in a call", "add_many: new items", "add, by tasks of asyncio"
-NEW, HALF, SEEN = "add: new items", "exists: half of the items seen", "add: seen items"
 LARGE = 10_000_000
 
 
@@ -144,7 +142,6 @@ _SINGLES = (
     Case("add", 300, "seen"),
 )
 _BATCHES = (Case("exists_many", 2000, "half", 1000), batches(1000, 2000))
-_OVER = ("window", "plain", "p50")
 WINDOWS = Suite(
     "windows",
     "windows, discards and growth beside a plain filter",
@@ -161,14 +158,12 @@ WINDOWS = Suite(
             "growth",
             Stage((c.RIGHT, c.GROWN), (*_SINGLES[1:], *_BATCHES[:1]), (7, 3), 64_000, fill=5_000),
         ),
-        windows.COUNTED,
-        windows.ERRORS,
     ),
 )
 
 SCALE = Suite(
     "scale",
-    "10^8 items, 1 to 4,096 shards, clusters, many processes",
+    "10^8 items, 1 to 4,096 shards, clusters",
     (
         part(
             "large",
@@ -185,20 +180,7 @@ SCALE = Suite(
         ),
         part(
             "masters",
-            Stage(c.clusters(1, 2, 3), (batches(1000, 20_000),), (9, 3), LARGE, processes=(1, 2)),
-        ),
-        part(
-            "crawl",
-            Stage(
-                (c.NEAR, c.ATOMIC, c.SADD, c.BF),
-                (
-                    Case("add_many", 50_000, "crawl", 1000),
-                    Case("add_many", 50_000, "crawl", 10_000),
-                ),
-                (5, 2),
-                LARGE,
-                processes=(1, 2),
-            ),
+            Stage(c.clusters(1, 2, 3), (batches(1000, 20_000),), (9, 3), LARGE),
         ),
     ),
 )

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.contenders import Entry
 from benchmarks.jobs import without_gc
 from benchmarks.place import Meter, Place, connect, forget
+from benchmarks.processes import assembled
 from benchmarks.results import Row, percentile
-from benchmarks.suite import Bench, suite_of
+from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import Column
-from benchmarks.team import assembled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -142,7 +142,6 @@ def measure(bench: Bench) -> Iterable[Row]:
                     usual = 0.2 if clients == 1 or bench.items else 0.4 if bench.quick else 0.8
                     seconds = max(usual, ROUNDS * clients * hold / 1e3)
                     for entry in order.sample(able, len(able)):
-                        bench.step(f"{number + 1} {entry.name} x{clients} {hold:g} ms")
                         team.prepare([Contend(entry.name, seconds, hold / 1e3)] * clients)
                         meter.start()
                         found = figures(team.go())
@@ -156,10 +155,7 @@ def measure(bench: Bench) -> Iterable[Row]:
     return [rows[*c, e] for c in cells for e in entries if (*c, e) in rows]
 
 
-SUITE = suite_of(
-    "locks",
-    "one client, and 8 and 64 on one lock",
-    measure,
+COLUMNS = (
     Column("grants/s", "rate"),
     Column("/ redis-py", "rate", "redis-py", "spread"),
     Column("wait p50 ms", "p50"),
@@ -171,3 +167,4 @@ SUITE = suite_of(
     Column("held twice", "twice", form="sum"),
     Column("errors", "errors", form="sum"),
 )
+SUITE = Suite("locks", "one client, and 8 and 64 on one lock", (Part("locks", measure, COLUMNS),))

@@ -8,7 +8,7 @@ from benchmarks import contenders as c
 from benchmarks.place import Place
 from benchmarks.proxies import LossProxy
 from benchmarks.results import Row
-from benchmarks.suite import Bench, suite_of
+from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import Column
 from benchmarks.workloads import items
 
@@ -31,12 +31,11 @@ def measure(bench: Bench) -> Iterator[Row]:
     """Add items through a proxy that loses replies, and look each up afterwards."""
     count = bench.count(10_000, 1_000)
     for entry in bench.choose(ENTRIES):
-        bench.step(f"losses {entry.name}")
         row = Row("losses", f"{count:,} adds, {SHARE:.0%} of the replies lost", entry)
         raised = lost = twice = 0
         with LossProxy(bench.url, SHARE) as proxy:
             place = Place(proxy.url, bench.prefix, f"loss {entry.name}", 2 * count + 1000)
-            made = c.make(entry.made_by, place, entry.options)
+            made = c.make(entry, place)
             proxy.losing = True
             worked_on = []
             for item in items("lossy", count):
@@ -54,13 +53,11 @@ def measure(bench: Bench) -> Iterator[Row]:
         yield row
 
 
-SUITE = suite_of(
-    "losses",
-    "5 % of the replies get lost",
-    measure,
+COLUMNS = (
     Column("lost before", "before"),
     Column("lost after", "after"),
     Column("errors", "raised"),
     Column("items lost", "lost"),
     Column("worked on twice", "twice"),
 )
+SUITE = Suite("losses", "5 % of the replies get lost", (Part("losses", measure, COLUMNS),))

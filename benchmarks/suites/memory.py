@@ -31,7 +31,6 @@ def bits(bench: Bench) -> Iterator[Row]:
     with connect(bench.url) as client:
         for rate, count, entry in ((r, n, e) for r in RATES for n in counts for e in entries):
             if entry is not c.SADD or rate == RATES[0]:
-                bench.step(f"{count:,} at {rate:g} {entry.name}")
                 table, column = f"bits for each item at {rate:g}", f"{count:,} items"
                 row = Row("bits", table, entry, column, items=count, rate=rate)
                 place = Place(bench.url, bench.prefix, "bits", count, rate)
@@ -42,7 +41,7 @@ def bits(bench: Bench) -> Iterator[Row]:
 
 def _bits(client: Any, entry: c.Entry, place: Place) -> float:
     """Return the bits that an item takes; a set is filled, others have their size already."""
-    made = c.make(entry.made_by, place, entry.options)
+    made = c.make(entry, place)
     count = place.capacity if entry is c.SADD else min(FIRST, place.capacity)
     for start in range(0, count, CHUNK):
         made.update(items(f"memory {start}", min(CHUNK, count - start)))
@@ -57,10 +56,9 @@ def fills(bench: Bench) -> Iterator[Row]:
     with connect(bench.url) as client:
         for entry in bench.choose((c.ATOMIC, c.MEMORY, c.BF)):
             place = Place(bench.url, bench.prefix, "fill", capacity, FILLED_RATE)
-            made = c.make(entry.made_by, place, entry.options)
+            made = c.make(entry, place)
             there, done = items("there", 2 * capacity), 0
             for fill in FILLS:
-                bench.step(f"filled to {fill} % {entry.name}")
                 count = fill * capacity // 100
                 for some in cut(there[done:count], CHUNK):
                     made.update(some)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import contenders as c
 from benchmarks.crawl.site import Shape, Site
 from benchmarks.place import Meter, connect, forget
+from benchmarks.processes import LONGEST_WAIT, Worker
 from benchmarks.proxies import delayed
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import Column
-from benchmarks.team import LONGEST_WAIT, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,14 +91,14 @@ class _Crawl(Worker):
         if "JOBDIR" in settings:
             settings["JOBDIR"] = str(Path(folder) / settings["JOBDIR"])
         self._log = Path(folder) / "log"
-        super().__init__(f"the crawl of {entry.name}", work, site.start, settings, folder)
+        super().__init__(work, site.start, settings, folder)
 
     def measured(self) -> dict[str, float]:
         try:
             found: dict[str, float] = self.hear()
         except RuntimeError as error:
             said = self._log.read_text(errors="replace").strip()[-800:]
-            raise RuntimeError(f"{error}: {said}") from None
+            raise RuntimeError(f"a crawl: {error}: {said}") from None
         self.process.join(LONGEST_WAIT)
         return found
 
@@ -119,8 +119,7 @@ def rates(bench: Bench) -> Iterator[Row]:
             with delayed(bench.url, trip_ms) as through:
                 for _ in bench.slices(5, 1):
                     for entry in order.sample(entries, len(entries)):
-                        bench.step(f"{trip_ms:g} ms {entry.title}")
-                        site.forget()
+                        site.served.clear()
                         meter.start()
                         done = _crawled(entry, site, (through, bench.prefix), pages)
                         cost = meter.stop(done["pages"])
@@ -147,14 +146,13 @@ def crashes(bench: Bench) -> Iterator[Row]:
         for entry in bench.choose(CRASHED):
             row = Row("crashes", f"{CRASH.pages} pages, killed and started again", entry)
             for kill_at in kills:
-                bench.step(f"killed at {kill_at} {entry.title}")
                 row.note(**_killed(entry, site, (bench.url, bench.prefix), kill_at))
                 forget(client, f"*{bench.prefix}")
             yield row
 
 
 def _killed(entry: Entry, site: Site, where: tuple[str, str], kill_at: int) -> dict[str, int]:
-    site.forget()
+    site.served.clear()
     with tempfile.TemporaryDirectory(prefix="bloomlock-") as folder:
         with _Crawl(entry, site, folder, where) as first:
             site.on_request = lambda number: first.process.kill() if number == kill_at else None
@@ -183,7 +181,6 @@ SUITE = Suite(
             (
                 Column("pages/s", "rate"),
                 Column("/ in memory", "rate", "in-memory", "spread"),
-                Column("blocked", "blocked", form="percent"),
                 Column("client µs", "client"),
                 Column("server µs", "server"),
                 Column("round trips", "trips"),

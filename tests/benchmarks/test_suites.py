@@ -17,6 +17,7 @@ from benchmarks import engine, jobs, page, proxies, results, tables
 from benchmarks.cli import main
 from benchmarks.place import Meter, Place, connect
 from benchmarks.private import PrivateServer
+from benchmarks.proxies import LossProxy
 from benchmarks.suites import SUITES
 from benchmarks.workloads import WARM_UP, items
 
@@ -81,19 +82,19 @@ def test_the_server_at_50_connections(measure):
 
 
 def test_far_away(measure, monkeypatch):
-    taken = []
+    proxies = []
 
     @contextmanager
     def through(url, round_trip_ms):
-        with proxies.LossProxy(url, 0.5) as proxy:
-            proxy.taken = taken
+        with LossProxy(url, 0.0) as proxy:
+            proxies.append(proxy)
             assert round_trip_ms == 0.5
             yield proxy.url
 
     monkeypatch.setattr(engine, "delayed", through)
     found = measure("single", "--items", "20", part="far", only="near-cache sadd")
     assert ("far", "near-cache", ONE, f"{NEW}, round trip 0.5 ms") in found
-    assert len(taken) > 60
+    assert sum(len(proxy.taken) for proxy in proxies) > 60
 
 
 def test_batches(measure):
@@ -109,11 +110,10 @@ def test_tasks(measure):
     assert found["tasks", "async-sadd-one", table, column]["trips"][0] > 0.9
 
 
-def test_clusters_and_processes(measure):
+def test_clusters(measure):
     found = measure("scale", "--items", "20", part="masters", only="masters-2")
-    alone, both = (figures for key, figures in found.items() if key != "out")
     # Both masters of a batch of 20.
-    assert alone["trips"] == both["trips"] == [0.1]
+    assert [figures["trips"] for key, figures in found.items() if key != "out"] == [[0.1]]
 
 
 def test_memory(measure):
@@ -127,19 +127,16 @@ def test_memory(measure):
 
 
 def test_windows(measure):
-    found = measure("windows", "--items", "20")
-    table = "counted"
-    assert (
-        found["counted", "window", table, ""]["bits"] > found["counted", "plain", table, ""]["bits"]
-    )
-    assert found["counted", "discards", table, ""]["bytes"][0] > 16
+    found = measure("windows", "--items", "20", part="windows", only="plain window")
+    plain, window = (found["windows", name, ONE, NEW] for name in ("plain", "window"))
+    assert plain["trips"] == window["trips"] == [1.0]
 
 
 def test_losses(measure):
     found = measure("losses", "--items", "200", only="atomic-new atomic-raise sadd sadd-once")
     new, raising, retried, once = (f for key, f in found.items() if key != "out")
     for one in (new, raising, retried, once):
-        assert one["before"][0] + one["after"][0] >= 10
+        assert one["before"][0] + one["after"][0] > 4
         assert one["before"][0] - one["after"][0] in {0, 1}
     assert (new["lost"], new["raised"], raising["lost"]) == ([0], [0], [0])
     assert raising["raised"][0] > 0
@@ -192,32 +189,22 @@ def test_crawls(measure, monkeypatch):
     assert crash["twice"][0] > 0, "a rig that fetches nothing again did not kill"
 
 
-def test_page_and_pictures(measure, tmp_path):
-    measure("memory", "--items", "500", only="atomic sadd")
-    pictures = tmp_path / "pictures"
-    out = run_benchmarks("plot", str(tmp_path / "memory.json"), "--out", str(pictures))
-    assert len(out.split()) == 4
-    end = "<!-- end -->\n"
-    text = f"# Here\n<!-- picture memory -->\n{end}<!-- tables memory -->\nold\n{end}kept\n"
-    written = tmp_path / "benchmarks.md"
-    written.write_text(text)
-    where = ("--page", str(written), "--pictures", str(pictures))
-    run_benchmarks("page", "--results", str(tmp_path), *where)
-    made = written.read_text()
-    assert "pictures/memory-by-items-dark.svg" in made
-    assert "| SADD / SISMEMBER " in made
-    assert "old" not in made
-    assert made.endswith("kept\n")
-    assert page.filled(written, {}, pictures) == made
+def test_pictures(tmp_path):
+    plots = import_module("benchmarks.plots")
+    drawn = [*plots.draw(results.load(), tmp_path)]
+    assert {file.name for file in drawn} == {
+        f"{name}-{theme}.svg" for name, _ in page.PICTURES.values() for theme in plots.THEMES
+    }
+    assert "bloomlock atomic" in drawn[0].read_text("utf-8")
 
 
 @pytest.mark.parametrize("place", page.PAGES, ids=lambda place: place.name)
 def test_pages_have_the_figures_of_the_results(place):
-    assert page.filled(place, results.load(results.FOLDER)) == place.read_text("utf-8")
+    assert page.filled(place, results.load()) == place.read_text("utf-8")
 
 
 def test_the_proxy_carries_everything(server):
-    with proxies._delaying(server.url, 1.0) as url, connect(url) as client:
+    with proxies.delaying(server.url, 1.0) as url, connect(url) as client:
         large = b"x" * 3_000_000
         assert client.set("large", large)
         assert client.get("large") == large
@@ -266,7 +253,7 @@ def test_ratios_are_of_one_repetition_over_the_base():
 
 
 def test_every_suite_has_results():
-    assert results.load(results.FOLDER).keys() == SUITES.keys()
+    assert results.load().keys() == SUITES.keys()
 
 
 def test_a_timed_job_clears_and_warms_up_before():
@@ -280,7 +267,7 @@ def test_a_timed_job_clears_and_warms_up_before():
     assert calls[WARM_UP[1] :] == items("a", 3)
 
 
-@pytest.mark.parametrize("name", ["plots", "results", "suites.locks", "tables", "workloads"])
+@pytest.mark.parametrize("name", ["plots", "suites.locks", "tables", "workloads"])
 def test_examples(name):
     found = doctest.testmod(import_module(f"benchmarks.{name}"))
     assert (found.failed, found.attempted > 0) == (0, True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .contenders import make
 
@@ -20,22 +20,15 @@ if TYPE_CHECKING:
     from .contenders import Entry
     from .place import Place
 
-    Answer = Any
-
 PRELOADED = ["benchmarks.contenders.claims", "benchmarks.contenders.locks", "benchmarks.crawl.job"]
 LONGEST_WAIT = 300.0
 """Seconds for one slice; a process that takes longer hangs."""
 
 
-class Job(Protocol):
-    def prepare(self, contender: Any) -> Callable[[], Answer]:
-        """Do all that is not to be timed, and return what is."""
-
-
 class Worker:
     """A process that runs a function with a pipe to here as its first argument."""
 
-    def __init__(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self.pipe: Connection
@@ -43,71 +36,45 @@ class Worker:
         self.process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
         self.process.start()
         theirs.close()
-        self._name = name
 
-    def hear(self) -> Answer:
-        """Return what it sends next.
-
-        Raises:
-            RuntimeError: If it ended instead, or says nothing for LONGEST_WAIT.
-        """
+    def hear(self) -> Any:
+        """Return what it sends next; RuntimeError if it has ended, or hangs."""
+        if not self.pipe.poll(LONGEST_WAIT):
+            raise RuntimeError(f"a process said nothing for {LONGEST_WAIT:g} s")
         try:
-            if self.pipe.poll(LONGEST_WAIT):
-                return self.pipe.recv()
+            return self.pipe.recv()
         except (EOFError, ConnectionResetError):
             self.process.join(LONGEST_WAIT)
-            status = self.process.exitcode
-            raise RuntimeError(f"a process of {self._name} ended with status {status}") from None
-        raise RuntimeError(f"a process of {self._name} said nothing for {LONGEST_WAIT:g} s")
-
-    def tell(self, what: object) -> None:
-        try:
-            self.pipe.send(what)
-        except OSError:
-            self.hear()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
+            raise RuntimeError(f"a process ended with {self.process.exitcode}") from None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
 
 
 class Team:
     """The processes of one contender, which wait for jobs."""
 
-    def __init__(self, entry: Entry, place: Place, workers: Sequence[Worker]) -> None:
+    def __init__(self, entry: Entry, workers: Sequence[Worker]) -> None:
         self.entry = entry
-        self.place = place
         self._workers = workers
-        self._busy: Sequence[Worker] = ()
 
-    def wait_ready(self) -> None:
-        for worker in self._workers:
-            worker.hear()
-
-    def run(self, *jobs: Job) -> list[Answer]:
-        """Give each process one job, start them together, and return their answers."""
-        self.prepare(jobs)
-        return self.go()
-
-    def prepare(self, jobs: Sequence[Job]) -> None:
+    def prepare(self, jobs: Sequence[Any]) -> None:
         """Give each process one job, and wait until all are ready; fewer jobs leave some idle."""
         self._busy = self._workers[: len(jobs)]
         for worker, job in zip(self._busy, jobs, strict=True):
-            worker.tell(job)
+            worker.pipe.send(job)
         for worker in self._busy:
             worker.hear()
 
-    def go(self) -> list[Answer]:
+    def go(self) -> list[Any]:
         """Let them start together, and return their answers."""
         for worker in self._busy:
-            worker.tell("go")
+            worker.pipe.send("go")
         return [worker.hear() for worker in self._busy]
 
 
@@ -115,19 +82,18 @@ class Team:
 def assembled(plan: Sequence[tuple[Entry, Place]], processes: int = 1) -> Iterator[list[Team]]:
     """Provide a team for each entry, all ready, and end them."""
     with ExitStack() as stack:
-        teams = []
-        for entry, place in plan:
-            workers = [Worker(entry.name, _serve, entry, place) for _ in range(processes)]
-            teams.append(Team(entry, place, workers))
+        started = [
+            (entry, [stack.enter_context(Worker(_serve, entry, place)) for _ in range(processes)])
+            for entry, place in plan
+        ]
+        for _, workers in started:
             for worker in workers:
-                stack.callback(worker.kill)
-        for team in teams:
-            team.wait_ready()
-        yield teams
+                worker.hear()
+        yield [Team(entry, workers) for entry, workers in started]
 
 
 def _serve(pipe: Connection, entry: Entry, place: Place) -> None:
-    contender = make(entry.made_by, place, entry.options)
+    contender = make(entry, place)
     gc.freeze()  # so that no collection ever goes through all that was imported
     pipe.send("ready")
     while True:
