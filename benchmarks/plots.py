@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 
@@ -39,67 +38,64 @@ SIZE = (7.2, 3.6)
 THEMES = ("light", "dark")
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     figure: str  # of a row: over x its place, over y the median
     label: str
-    scale: str = "linear"
-    ticks: Sequence[float] = ()  # empty: where rows are, on the axis of x
     form: str = "{}"
+    ticks: Sequence[float] = ()  # of a logarithmic axis of y
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     suite: str
     rows: Callable[[Row], bool]
     names: str  # of contenders
     x: Axis
     y: Sequence[Axis]  # a panel for each
-    limit: float = 0  # a dotted line at this height
 
 
 def _decades(first: int, last: int) -> list[float]:
     return [10.0**power for power in range(first, last + 1)]
 
 
+_RATE, _MB, _P99 = _decades(3, 6), _decades(-1, 3), _decades(-1, 3)
+_LOGARITHMIC = {"batch", "items", "clients"}
 _DRAWN = {
     "batch": Picture(
         "batch",
         lambda row: row.table == "add_many: new items" and row.at["capacity"] == CAPACITY,
         "atomic exact bf sadd native",
-        Axis("batch", "items in a call", "log"),
-        [Axis("rate", "items a second", "log", _decades(3, 6))],
+        Axis("batch", "items in a call"),
+        [Axis("rate", "items a second", ticks=_RATE)],
     ),
     "memory": Picture(
         "memory",
         lambda row: row.part == "bits" and row.at["rate"] == ERROR_RATE,
         "atomic sadd bf memory",
-        Axis("items", "items", "log"),
-        [Axis("mb", "MB on the server", "log", _decades(-1, 3))],
+        Axis("items", "items"),
+        [Axis("mb", "MB on the server", ticks=_MB)],
     ),
     "errors": Picture(
         "memory",
         lambda row: row.part == "fills",
         "atomic memory bf",
-        Axis("fill", "items over capacity", form="{} %"),
-        [Axis("errors", "false positives", "log", _decades(-6, -1))],
-        1e-3,
+        Axis("fill", "items over capacity", "{} %"),
+        [Axis("errors", "false positives, at 0.001", ticks=_decades(-6, -1))],
     ),
     "locks": Picture(
         "locks",
         lambda row: not row.at["hold"] and "ping" not in row.name,
         "Lock redis-py python-redis-lock redis-py-1ms",
-        Axis("clients", "clients on one lock", "log"),
+        Axis("clients", "clients on one lock"),
         [
             Axis("rate", "grants a second"),
-            Axis("p99", "99th percentile of the wait, ms", "log", _decades(-1, 3)),
+            Axis("p99", "99th percentile of the wait, ms", ticks=_P99),
         ],
     ),
     "scrapy": Picture(
         "scrapy",
         lambda row: row.part == "rates",
         "addon dupefilter in-memory scrapy-redis scrapy-redis-bloomfilter",
-        Axis("ms", "round trip to the server", form="{} ms"),
+        Axis("ms", "round trip to the server", "{} ms"),
         [Axis("rate", "pages a second")],
     ),
 }
@@ -114,17 +110,16 @@ def draw(found: Mapping[str, Result], out: Path) -> Iterator[Path]:
         for theme, word in enumerate(THEMES):
             # Without the salt each run would name the parts of a picture in another way.
             with mpl.rc_context({"svg.hashsalt": name, **_style(theme)}):
-                width = len(picture.y)
-                figure, axes = plt.subplots(
-                    1, width, figsize=SIZE, layout="constrained", squeeze=False
+                figure, panels = plt.subplots(
+                    1, len(picture.y), figsize=SIZE, layout="constrained", squeeze=False
                 )
-                for one, y in zip(axes[0], picture.y, strict=True):
-                    _panel(one, picture, rows, y, theme)
-                axes[0][0].legend(fontsize=9)
+                for axes, y in zip(panels[0], picture.y, strict=True):
+                    _panel(axes, picture, rows, y, theme)
+                panels[0][0].legend(fontsize=9)
                 path = out / f"{PICTURES[name][0]}-{word}.svg"
                 figure.savefig(path, transparent=True, metadata={"Date": None})
-                yield path
                 plt.close(figure)
+                yield path
 
 
 def _style(theme: int) -> Any:
@@ -147,14 +142,16 @@ def _panel(axes: Axes, picture: Picture, rows: Sequence[Row], y: Axis, theme: in
     """Draw a line for each contender, through the medians of a figure."""
     x = picture.x
     for number, name in enumerate(picture.names.split()):
-        mine = sorted((row for row in rows if row.name == name), key=lambda row: row.at[x.figure])
-        points = [(row.at[x.figure], row.median(y.figure)) for row in mine]
-        points = [point for point in points if point[1]]
-        if not points:
+        mine = sorted(
+            (row for row in rows if row.name == name and row.median(y.figure)),
+            key=lambda row: row.at[x.figure],
+        )
+        if not mine:
             continue
         ours = mine[0].title.startswith("bloomlock")
         axes.plot(
-            *zip(*points, strict=True),
+            [row.at[x.figure] for row in mine],
+            [row.median(y.figure) or 0 for row in mine],
             color=OURS[theme] if ours and not number else OTHERS[(number - 1) % 4][theme],
             marker=MARKS[number % len(MARKS)],
             label=mine[0].title,
@@ -162,21 +159,22 @@ def _panel(axes: Axes, picture: Picture, rows: Sequence[Row], y: Axis, theme: in
             linestyle="--" if ours and number else "-",
             zorder=3 if ours else 2,
         )
-    if picture.limit:
-        axes.axhline(picture.limit, color=INK[theme], linewidth=1, linestyle=":", zorder=1)
-    _scale(axes.xaxis, x, sorted({row.at[x.figure] for row in rows}))
-    _scale(axes.yaxis, y, y.ticks)
-    axes.set(xlabel=x.label, ylabel=y.label)
-    if y.scale == "linear":
-        axes.set_ylim(bottom=0)
+    places = sorted({row.at[x.figure] for row in rows})
+    _scale(axes.xaxis, x, places, is_log=x.figure in _LOGARITHMIC)
+    _scale(axes.yaxis, y, y.ticks, is_log=bool(y.ticks))
 
 
-def _scale(axis: Any, about: Axis, ticks: Sequence[float]) -> None:
-    getattr(axis.axes, f"set_{axis.axis_name}scale")(about.scale)
+def _scale(axis: Any, about: Axis, ticks: Sequence[float], *, is_log: bool) -> None:
+    letter = axis.axis_name
+    if is_log:
+        axis.axes.set(**{f"{letter}scale": "log"})
+        axis.set_minor_locator(NullLocator())
+    elif letter == "y":
+        axis.axes.set_ylim(bottom=0)
     if ticks:
         axis.set_ticks(list(ticks))
-        axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: about.form.format(_short(value))))
+    axis.axes.set(**{f"{letter}label": about.label})
 
 
 def _short(value: float) -> str:

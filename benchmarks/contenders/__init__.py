@@ -60,32 +60,14 @@ BF = Entry("bf", "BF.ADD / BF.MADD", "filters.bloom", needs=_BF)
 PING = Entry("ping", "PING by redis-py", "filters.ping", {}, SINGLE)
 PING_BYTES = Entry("ping-bytes", "PING bytes", "filters.ping", {"way": "bytes"}, SINGLE)
 
-IN_PROCESS = (
-    Entry("in-process", "bloomlock MemoryBloomFilter", "filters.memory"),
-    Entry("rbloom", "rbloom", "filters.rbloom", needs="package:rbloom"),
-    Entry("set", "set of Python", "filters.in_process"),
-)
 ASYNC = (
     *(
         Entry(f"async-{n}", f"bloomlock {n}", "tasks.shared", {"strategy": n}, TASKS)
         for n in STRATEGIES[:2]
     ),
     Entry("async-sadd", "redis.asyncio SADD, 50 connections", "tasks.commands", {}, TASKS),
-    Entry(
-        "async-sadd-one",
-        "redis.asyncio SADD, 1 connection",
-        "tasks.commands",
-        {"single": True},
-        TASKS,
-    ),
-    Entry(
-        "async-bf",
-        "redis.asyncio BF.ADD, 50 connections",
-        "tasks.commands",
-        {"bloom": True},
-        TASKS,
-        _BF,
-    ),
+    Entry("async-sadd-one", "redis.asyncio SADD, 1 connection", "tasks.single", {}, TASKS),
+    Entry("async-bf", "redis.asyncio BF.ADD, 50 connections", "tasks.bloom", {}, TASKS, _BF),
 )
 
 WEEK = timedelta(days=7)

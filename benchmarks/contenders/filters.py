@@ -1,4 +1,4 @@
-"""Filters and sets that block: bloomlock's, Redis' sets, RedisBloom, and those of the process.
+"""Filters and sets that block: bloomlock's, Redis' sets, and RedisBloom.
 
 Each function connects and returns the calls, bound to a key, with as little around them as can be.
 """
@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from benchmarks.place import Place, connect
 from benchmarks.workloads import cut, items
-from bloomlock import BloomFilter, Growth, MemoryBloomFilter
+from bloomlock import BloomFilter, Growth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,35 +152,3 @@ def ping(place: Place, *, way: str = "client") -> Any:
         return connection.read_response()
 
     return SimpleNamespace(add=call, exists=call, acquire=call, release=call)
-
-
-def memory(place: Place) -> Any:
-    return MemoryBloomFilter(place.capacity, place.error_rate)
-
-
-def rbloom(place: Place) -> Any:
-    from rbloom import Bloom  # noqa: PLC0415 - may not be installed
-
-    return _asked_first(Bloom(place.capacity, place.error_rate))
-
-
-def in_process(_place: Place) -> Any:
-    return _asked_first(set())
-
-
-def _asked_first(some: Any) -> Any:
-    """Return what asks before it adds, as `add` of both answers nothing."""
-
-    def add(item: str) -> bool:
-        if item in some:
-            return False
-        some.add(item)
-        return True
-
-    return SimpleNamespace(
-        add=add,
-        exists=some.__contains__,
-        add_many=lambda items: [add(item) for item in items],
-        update=some.update,
-        clear=some.clear,
-    )

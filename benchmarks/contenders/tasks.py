@@ -25,18 +25,24 @@ def shared(place: Place, **options: Any) -> Any:
     return AsyncBloomFilter(**place.of_a_filter(), client=place.url, **options)
 
 
-def commands(place: Place, *, bloom: bool = False, single: bool = False) -> Any:
-    """Return one command for each item by redis.asyncio: SADD, or (`bloom`) BF.ADD.
+def commands(place: Place) -> Any:
+    """Return SADD for each item by redis.asyncio; tasks wait for one of 50 connections."""
+    return SimpleNamespace(add=partial(_pooled(place).sadd, place.key))
 
-    Tasks wait for one of 50 connections, or (`single`) all share one.
-    """
-    if single:
-        client = redis.asyncio.Redis(**parse_url(place.url), single_connection_client=True)
-    else:
-        pool = redis.asyncio.BlockingConnectionPool
-        client = redis.asyncio.Redis.from_pool(
-            pool.from_url(place.url, max_connections=CONNECTIONS, timeout=None)
-        )
-    if bloom:
-        reserve(place)
-    return SimpleNamespace(add=partial(client.bf().add if bloom else client.sadd, place.key))
+
+def single(place: Place) -> Any:
+    """Return the same by one connection that all tasks share."""
+    client = redis.asyncio.Redis(**parse_url(place.url), single_connection_client=True)
+    return SimpleNamespace(add=partial(client.sadd, place.key))
+
+
+def bloom(place: Place) -> Any:
+    reserve(place)
+    return SimpleNamespace(add=partial(_pooled(place).bf().add, place.key))
+
+
+def _pooled(place: Place) -> Any:
+    pool = redis.asyncio.BlockingConnectionPool
+    return redis.asyncio.Redis.from_pool(
+        pool.from_url(place.url, max_connections=CONNECTIONS, timeout=None)
+    )

@@ -41,12 +41,7 @@ def work(pipe: Connection, start: str, settings: dict[str, Any], folder: str) ->
     The journal in the folder gets the path of a page when its item has gone through the pipelines.
     What is written there outlives the process.
     """
-    log, journal = (
-        os.open(f"{folder}/{name}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        for name in ("log", "journal")
-    )
-    for standard in (1, 2):
-        os.dup2(log, standard)
+    journal = os.open(f"{folder}/journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(item: dict[str, str]) -> None:
         os.write(journal, item["path"].encode() + b"\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import claims, commands, filters, locks, losses, memory, scrapy
+from . import claims, dedup, filters, locks, losses, memory, scrapy
 
 SUITES = {
     suite.name: suite
@@ -13,13 +13,11 @@ SUITES = {
         memory.SUITE,
         filters.WINDOWS,
         filters.TASKS,
-        filters.PROCESS,
-        commands.DEDUP,
+        dedup.SUITE,
         losses.SUITE,
         locks.SUITE,
         claims.SUITE,
         scrapy.SUITE,
         filters.SCALE,
-        commands.IMPORTS,
     )
 }

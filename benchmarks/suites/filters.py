@@ -115,26 +115,6 @@ TASKS = Suite(
     ),
 )
 
-PROCESS = Suite(
-    "process",
-    "in the process, without a server",
-    (
-        part(
-            "process",
-            Stage(
-                c.IN_PROCESS,
-                (Case("add", 10_000), Case("exists", 10_000, "half"), batches(1000, 20_000)),
-                (9, 3),
-            ),
-            Stage(
-                c.IN_PROCESS,
-                (Case("update", 200_000, batch=200_000, fresh=True),),
-                (9, 3),
-            ),
-        ),
-    ),
-)
-
 _SINGLES = (
     Case("add", 300),
     Case("exists", 300, "half"),

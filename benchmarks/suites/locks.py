@@ -82,36 +82,15 @@ def figures(clients: Sequence[Diary]) -> dict[str, float]:
     shares = [sum(start <= grant[1] <= end for grant in grants) for _, _, grants, _ in clients]
     grants = sorted((one for each in clients for one in each[2]), key=lambda grant: grant[1])
     waits = sorted((got - asked) / 1e6 for asked, got, _ in grants)
-    handoffs, twice = handed_over(grants)
     return {
         "grants": len(grants),
         "rate": sum(shares) / ((end - start) / 1e9),
         "p50": percentile(waits, 0.5),
         "p99": percentile(waits, 0.99),
-        "handoff": percentile(handoffs, 0.5),
         "jain": jain(shares),
-        "twice": twice,
+        "twice": sum(later[1] < earlier[2] for earlier, later in pairwise(grants)),
         "errors": sum(each[3] for each in clients),
     }
-
-
-def handed_over(grants: Sequence[Grant]) -> tuple[list[float], int]:
-    """Return the hand-off times in ms, sorted, and how often a lock was held twice.
-
-    A hand-off is from the call of release to the running of one who had been waiting by then.
-
-    >>> handed_over([(0, 10, 20), (5, 2_000_020, 2_000_030), (3_000_000,) * 3])
-    ([2.0], 0)
-    >>> handed_over([(0, 10, 20), (5, 15, 30)])
-    ([], 1)
-    """
-    times, twice = [], 0
-    for (_, _, released), (asked, got, _) in pairwise(grants):
-        if got < released:
-            twice += 1
-        elif asked < released:
-            times.append((got - released) / 1e6)
-    return sorted(times), twice
 
 
 def jain(shares: Sequence[float]) -> float:
@@ -160,7 +139,6 @@ COLUMNS = (
     Column("/ redis-py", "rate", "redis-py", "spread"),
     Column("wait p50 ms", "p50"),
     Column("wait p99 ms", "p99", form="spread"),
-    Column("hand-off ms", "handoff"),
     Column("Jain", "jain"),
     Column("trips", "trips"),
     Column("server µs", "server"),

@@ -68,39 +68,25 @@ KILLS = (4, 10, 16, 25, 40, 58)
 """The requests at which a process is killed."""
 
 
-class _Crawl(Worker):
-    """A process that crawls the site; a JOBDIR among the settings is a name in the folder."""
+def _start(entry: Entry, site: Site, folder: str, where: tuple[str, str], **more: object) -> Worker:
+    """Start a process that crawls the site; a JOBDIR among the settings is in the folder."""
+    # PLC0415: Scrapy is imported where a crawl is measured.
+    from benchmarks.crawl.job import work  # noqa: PLC0415
 
-    def __init__(
-        self, entry: Entry, site: Site, folder: str, where: tuple[str, str], **more: Any
-    ) -> None:
-        # PLC0415: Scrapy is imported where a crawl is measured.
-        from benchmarks.crawl.job import work  # noqa: PLC0415
-
-        url, prefix = where
-        settings = {
-            "REDIS_URL": url,
-            "BLOOMLOCK_URL": url,
-            "BLOOMLOCK_NAME": f"{prefix}filter",
-            "BLOOMLOCK_FILTER": {"timeout": 30},  # A slow machine is no outage.
-            "SCHEDULER_DUPEFILTER_KEY": f"{prefix}dupefilter",
-            "SCHEDULER_QUEUE_KEY": f"{prefix}requests",
-            **entry.options,
-            **more,
-        }
-        if "JOBDIR" in settings:
-            settings["JOBDIR"] = str(Path(folder) / settings["JOBDIR"])
-        self._log = Path(folder) / "log"
-        super().__init__(work, site.start, settings, folder)
-
-    def measured(self) -> dict[str, float]:
-        try:
-            found: dict[str, float] = self.hear()
-        except RuntimeError as error:
-            said = self._log.read_text(errors="replace").strip()[-800:]
-            raise RuntimeError(f"a crawl: {error}: {said}") from None
-        self.process.join(LONGEST_WAIT)
-        return found
+    url, prefix = where
+    settings = {
+        "REDIS_URL": url,
+        "BLOOMLOCK_URL": url,
+        "BLOOMLOCK_NAME": f"{prefix}filter",
+        "BLOOMLOCK_FILTER": {"timeout": 30},  # A slow machine is no outage.
+        "SCHEDULER_DUPEFILTER_KEY": f"{prefix}dupefilter",
+        "SCHEDULER_QUEUE_KEY": f"{prefix}requests",
+        **entry.options,
+        **more,
+    }
+    if "JOBDIR" in settings:
+        settings["JOBDIR"] = f"{folder}/job"
+    return Worker(work, site.start, settings, folder)
 
 
 def rates(bench: Bench) -> Iterator[Row]:
@@ -121,22 +107,19 @@ def rates(bench: Bench) -> Iterator[Row]:
                     for entry in order.sample(entries, len(entries)):
                         site.served.clear()
                         meter.start()
-                        done = _crawled(entry, site, (through, bench.prefix), pages)
+                        limit = {"CLOSESPIDER_PAGECOUNT": max(2, pages // entry.slow)}
+                        where = (through, bench.prefix)
+                        with (
+                            tempfile.TemporaryDirectory(prefix="bloomlock-") as folder,
+                            _start(entry, site, folder, where, **IN_ORDER, **limit) as crawl,
+                        ):
+                            done = crawl.hear()
                         cost = meter.stop(done["pages"])
                         twice = len(site.served) - len(set(site.served))
                         here = {name: cost[name] for name in ("server", "trips")}
                         rows[entry].note(**done, **here, twice=twice)
                         forget(client, f"*{bench.prefix}")
             yield from rows.values()
-
-
-def _crawled(entry: Entry, site: Site, where: tuple[str, str], pages: int) -> dict[str, float]:
-    limit = {**IN_ORDER, "CLOSESPIDER_PAGECOUNT": max(2, pages // entry.slow)}
-    with (
-        tempfile.TemporaryDirectory(prefix="bloomlock-") as folder,
-        _Crawl(entry, site, folder, where, **limit) as crawl,
-    ):
-        return crawl.measured()
 
 
 def crashes(bench: Bench) -> Iterator[Row]:
@@ -154,14 +137,14 @@ def crashes(bench: Bench) -> Iterator[Row]:
 def _killed(entry: Entry, site: Site, where: tuple[str, str], kill_at: int) -> dict[str, int]:
     site.served.clear()
     with tempfile.TemporaryDirectory(prefix="bloomlock-") as folder:
-        with _Crawl(entry, site, folder, where) as first:
+        with _start(entry, site, folder, where) as first:
             site.on_request = lambda number: first.process.kill() if number == kill_at else None
             first.process.join(LONGEST_WAIT)
             site.on_request = lambda _number: None
             if first.process.exitcode != -signal.SIGKILL:
                 raise RuntimeError(f"the crawl of {entry.name} was not killed")
-        with _Crawl(entry, site, folder, where) as second:
-            second.measured()
+        with _start(entry, site, folder, where) as second:
+            second.hear()
         done = Counter((Path(folder) / "journal").read_text("ascii").split())
     return {
         "pages": len(done),

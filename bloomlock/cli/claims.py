@@ -99,5 +99,4 @@ def _settle(named: Named, items: Sequence[str], method: str, done: str, *, every
 def _cells(row: dict[str, Any]) -> list[str]:
     age = str(timedelta(seconds=int(row["age"]))) if "age" in row else "-"
     texts = [text_of(row.get(name) or "") for name in ("item", "payload", "error")]
-    short = [t if len(t) <= _LONGEST else f"{t[: _LONGEST - 3]}..." for t in texts]
-    return [row["state"], age, f"{row['attempts']}", *short]
+    return [row["state"], age, f"{row['attempts']}", *(text[:_LONGEST] for text in texts)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from redis.exceptions import RedisError
@@ -19,8 +19,6 @@ from .supervisor import Command, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from bloomlock import AsyncClaim
 
     from .options import F
 
@@ -57,17 +55,7 @@ def _holding_options(default_lease: float, default_wait: str) -> Callable[[F], F
 @click.option("-s", "--shared", is_flag=True, help="Together with others that say --shared.")
 @_holding_options(30.0, "for ever")
 def lock_command(
-    name: str,
-    command: tuple[str, ...],
-    *,
-    nonblock: bool,
-    fair: bool,
-    shared: bool,
-    wait: float | None,
-    lease: float,
-    grace: float,
-    busy: int,
-    url: str | None,
+    name: str, *, nonblock: bool, fair: bool, shared: bool, wait: float | None, **given: Any
 ) -> int:
     """Run COMMAND while holding the lock NAME, as flock(1), across machines.
 
@@ -78,10 +66,11 @@ def lock_command(
         raise click.UsageError("--fair and --shared do not go together")
     if nonblock and wait:
         raise click.UsageError("--nonblock and --wait do not go together")
+    busy, where = given.pop("busy"), (name, given.pop("url"), given["lease"])
 
     async def hold(running: Command) -> int:
         kind = AsyncFairLock if fair else AsyncLock
-        lock = AsyncReadWriteLock(name, url, lease).read if shared else kind(name, url, lease)
+        lock = AsyncReadWriteLock(*where).read if shared else kind(*where)
         try:
             with running.interruptible():
                 if nonblock or wait == 0:
@@ -89,20 +78,20 @@ def lock_command(
                 else:
                     obtained = await lock.acquire(timeout=wait or -1)
             if not obtained:
-                return busy
+                return int(busy)
             environment = {"BLOOMLOCK_LOCK_NAME": name, FENCE: str(lock.fence)}
             try:
-                status, _ = await running.run(environment, lock.lost.wait())
+                status = await running.run(environment, lock.lost.wait())
             finally:
-                was_held = await _release(lock, name, lease)
+                was_held = await _release(lock, name)
             return status if was_held else BUSY
         finally:
             await lock.close()
 
-    return supervise(hold, command, lease=lease, grace=grace)
+    return supervise(hold, **given)
 
 
-async def _release(lock: AsyncLock, name: str, lease: float) -> bool:
+async def _release(lock: AsyncLock, name: str) -> bool:
     """Return whether it was held all the time that the command ran."""
     try:
         await lock.release()
@@ -111,7 +100,7 @@ async def _release(lock: AsyncLock, name: str, lease: float) -> bool:
     except (RedisError, OSError) as error:
         if lock.lost.is_set():
             return False
-        warn(f"lock {name!r} stays taken for up to {lease:g} s: {error}")
+        warn(f"lock {name!r} stays taken until its lease ends: {error}")
     return True
 
 
@@ -123,29 +112,11 @@ async def _release(lock: AsyncLock, name: str, lease: float) -> bool:
 @options.name_argument
 @click.argument("item", metavar="KEY")
 @_command_argument
-@options.value_option(
-    "--max-attempts", kind=click.IntRange(1, 1_000_000), what="KEY has failed after so many."
-)
 @options.value_option("--done-exit-code", "done", kind=_STATUS, default=0, what="If KEY was done.")
-@options.value_option(
-    "--failed-exit-code", "failed", kind=_STATUS, default=NO, what="If KEY has failed."
-)
 @options.key_option
 @_holding_options(60.0, "not at all")
 def once_command(
-    name: str,
-    item: str,
-    command: tuple[str, ...],
-    *,
-    max_attempts: int | None,
-    done: int,
-    failed: int,
-    key: bytes | None,
-    wait: float | None,
-    lease: float,
-    grace: float,
-    busy: int,
-    url: str | None,
+    name: str, item: str, *, key: bytes | None, wait: float | None, lease: float, **given: Any
 ) -> int:
     """Run COMMAND unless KEY is done: in the filter NAME, which keeps the done ones.
 
@@ -154,34 +125,34 @@ def once_command(
     """
     if not lease:
         raise click.UsageError("--lease must be more than 0 seconds, not 0")
-    statuses = {ClaimState.SEEN: done, ClaimState.BUSY: busy, ClaimState.FAILED: failed}
+    url, statuses = given.pop("url"), {ClaimState.SEEN: given.pop("done")}
+    statuses |= {ClaimState.BUSY: given.pop("busy"), ClaimState.FAILED: NO}
 
     async def hold(running: Command) -> int:
         with running.interruptible():
-            opened = await _open(name, url, key)
+            try:
+                opened = await AsyncBloomFilter.open(name, client=url)
+            except FilterMismatchError:
+                if key is None:
+                    raise
+                opened = await AsyncBloomFilter.open(name, client=url, key=key)
         async with opened as bloom:
             with running.interruptible():
-                claim = await bloom.claim(
-                    os.fsencode(item), lease, wait=wait, max_attempts=max_attempts
-                )
+                claim = await bloom.claim(os.fsencode(item), lease, wait=wait)
             if not claim:
-                return statuses[claim.state]
-            environment = {
-                "BLOOMLOCK_ONCE_NAME": name,
-                "BLOOMLOCK_ONCE_KEY": item,
-                FENCE: str(claim.fence),
-            }
+                return int(statuses[claim.state])
+            environment = {"BLOOMLOCK_ONCE_NAME": name, "BLOOMLOCK_ONCE_KEY": item}
             # A claim that is lost shows when it is committed: the work may be done all the same.
             never = asyncio.Event().wait()
-            status, fault = ERROR, None
+            status = ERROR
             try:
-                status, fault = await running.run(environment, never)
-            except Exception as error:
-                fault = str(error)
-                raise
+                status = await running.run({**environment, FENCE: str(claim.fence)}, never)
             finally:
                 if status:
-                    await _abandon(claim, fault, f"{item!r} stays claimed for up to {lease:g} s")
+                    try:
+                        await claim.abandon()
+                    except (RedisError, OSError, ClaimError) as error:
+                        warn(f"{item!r} stays claimed for up to {lease:g} s: {error}")
             if not status:
                 try:
                     await claim.commit()
@@ -190,20 +161,4 @@ def once_command(
                     return BUSY
             return status
 
-    return supervise(hold, command, lease=lease, grace=grace)
-
-
-async def _open(name: str, url: str | None, key: bytes | None) -> AsyncBloomFilter:
-    try:
-        return await AsyncBloomFilter.open(name, client=url)
-    except FilterMismatchError:
-        if key is None:
-            raise
-        return await AsyncBloomFilter.open(name, client=url, key=key)
-
-
-async def _abandon(claim: AsyncClaim, fault: str | None, otherwise: str) -> None:
-    try:
-        await claim.abandon(fault)
-    except (RedisError, OSError, ClaimError) as error:
-        warn(f"{otherwise}: {error}")
+    return supervise(hold, lease=lease, **given)

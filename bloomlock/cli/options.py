@@ -42,14 +42,10 @@ def seconds(value: str | float) -> float:
 
 
 def count(text: str) -> int:
-    try:
-        number = int(text) if text.isdigit() else int(float(text))
-        is_whole = text.isdigit() or number == float(text)
-    except (ValueError, OverflowError):
-        number, is_whole = 0, False
-    if number < 1 or not is_whole:
-        raise click.BadParameter(f"{text!r} is no whole number from 1 on, such as 50e6")
-    return number
+    with contextlib.suppress(ValueError):
+        if (number := float(text)) >= 1 and number.is_integer():
+            return int(number)
+    raise click.BadParameter(f"{text!r} is no whole number from 1 on, such as 50e6")
 
 
 def _key_of(path: str) -> bytes:

@@ -36,8 +36,7 @@ _PAUSE = 0.05
 
 def supervise(
     hold: Callable[[Command], Coroutine[Any, Any, int]],
-    words: Sequence[str],
-    *,
+    command: Sequence[str],
     lease: float,
     grace: float,
 ) -> int:
@@ -46,18 +45,18 @@ def supervise(
     No signal strikes in the middle of a step: it ends the wait for the hold, or goes to the
     command. Stopped is raised if it ended the wait, or the command and this process.
     """
-    command = Command([*(words[1:] if words[0] == "--" else words)], lease, grace)
+    running = Command(command[command[0] == "--" :], lease, grace)
 
     async def run() -> int:
         loop = asyncio.get_running_loop()
         for number in _FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a background job
-                loop.add_signal_handler(number, command.receive, number)
-        return await hold(command)
+                loop.add_signal_handler(number, running.receive, number)
+        return await hold(running)
 
     status = asyncio.run(run())
-    if command.ended_by and status == SIGNALLED + command.ended_by:
-        raise Stopped(command.ended_by)
+    if running.ended_by and status == SIGNALLED + running.ended_by:
+        raise Stopped(running.ended_by)
     return status
 
 
@@ -113,14 +112,8 @@ class Command:
         if self._received:
             raise Stopped(self._received[0]) from None
 
-    async def run(
-        self, environment: Mapping[str, str], lost: Coroutine[Any, Any, object]
-    ) -> tuple[int, str | None]:
-        """Run it, and end it when `lost` ends.
-
-        Returns its exit status, and why its work failed: None if it did not, or if a signal to
-        this process ended it, which is no fault of the work.
-        """
+    async def run(self, environment: Mapping[str, str], lost: Coroutine[Any, Any, object]) -> int:
+        """Run it, and end it when `lost` ends; return its exit status."""
         losing = asyncio.ensure_future(lost)
         # The lease is not renewed when the guard acts: others may have it after 2/3 of it.
         guard = ProcessGuard(min(self._grace, self._lease / 2))
@@ -150,12 +143,9 @@ class Command:
         finally:
             losing.cancel()
             guard.dismiss()
-        if returned >= 0:
-            return returned, f"exit status {returned}" if returned else None
         if -returned in self._received:
             self.ended_by = -returned
-            return SIGNALLED - returned, None
-        return SIGNALLED - returned, f"ended by {signal.Signals(-returned).name}"
+        return returned if returned >= 0 else SIGNALLED - returned
 
     def _forward(self, process: Process, number: int) -> None:
         # At a terminal, a key has sent its signal to both.

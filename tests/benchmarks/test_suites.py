@@ -168,12 +168,6 @@ def test_dedup(measure):
     assert all(f["written"] == [500] for key, f in found.items() if key != "out")
 
 
-def test_imports(measure):
-    found = measure("imports", only="bloomlock redis")
-    bloomlock, redis = (f["modules"] for key, f in found.items() if key != "out")
-    assert bloomlock < redis
-
-
 def test_crawls(measure, monkeypatch):
     suite = import_module("benchmarks.suites.scrapy")
     monkeypatch.setattr(suite, "LINKS_MS", (0.0,))

@@ -86,7 +86,7 @@ def test_a_server_that_comes_back_in_time_is_no_loss(start, name):
         process.stdin.close()
         # Held while the command ran; that it cannot be given back is somebody else's wait.
         assert process.wait(PATIENCE) == 4
-        assert b"stays taken for up to 300 s: " in process.stderr.read()
+        assert b"stays taken until its lease ends: " in process.stderr.read()
 
 
 def test_a_loss_that_shows_in_the_end_is_said(start, name, r, key):

@@ -30,24 +30,17 @@ def test_a_command_runs_once_for_each_key(run, name, done):
 
 
 @pytest.mark.parametrize("code", ["exit 3", "exit 255", "kill -TERM $$", "kill -KILL $$"])
-def test_a_command_that_fails_runs_again(run, name, done, code):
+def test_a_command_that_fails_runs_again(run, name, code):
     status = {"exit 3": 3, "exit 255": 255, "kill -TERM $$": 143, "kill -KILL $$": 137}[code]
-    words = ("once", "--max-attempts", "2", name, "a")
-    assert run(*words, "sh", "-c", code) == (status, b"", b"")
-    [failed] = done.failed()
-    said = {143: "ended by SIGTERM", 137: "ended by SIGKILL"}.get(status, f"exit status {status}")
-    assert (failed.item, failed.error, failed.attempts) == (b"a", said, 1)
-    assert run(*words, "echo", "ran") == (0, b"ran\n", b"")
-    assert not done.failed()
+    assert run("once", name, "a", "sh", "-c", code) == (status, b"", b"")
+    assert run("once", name, "a", "echo", "ran") == (0, b"ran\n", b"")
 
 
-def test_a_key_that_failed_too_often(run, name, done):
-    words = ("once", "--max-attempts", "1", name, "a")
-    assert run(*words, "false").returncode == 1
-    assert run(*words, "echo", "ran") == (1, b"", b"")
-    assert run("once", "--failed-exit-code", "9", *words[1:], "true").returncode == 9
+def test_a_key_that_failed_for_good(run, name, done):
+    done.claim("a", max_attempts=1).abandon("why")
+    assert run("once", name, "a", "echo", "ran") == (1, b"", b"")
     done.retry_failed(["a"])
-    assert run(*words, "echo", "ran") == (0, b"ran\n", b"")
+    assert run("once", name, "a", "echo", "ran") == (0, b"ran\n", b"")
 
 
 def test_exit_codes_of_those_who_come_second(run, name, done):
@@ -112,12 +105,11 @@ def test_bloomlock_is_killed(start, run, name, r, done):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_gives_the_key_back(start, name, done, number):
-    words = ("once", "--max-attempts", "3", name, "a", "sh", "-c", "echo on; read answer")
+    words = ("once", name, "a", "sh", "-c", "echo on; read answer")
     process = start(*words, start_new_session=True)
     assert answer(process) == b"on\n"
     process.send_signal(number)
     assert process.wait(PATIENCE) == -number
-    assert not done.failed(), "it is no fault of the work"
     assert done.claim("a").state is ClaimState.NEW
 
 

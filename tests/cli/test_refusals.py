@@ -73,7 +73,6 @@ WORDS = [
     ("once n k", 2, "Missing argument 'COMMAND...'"),
     ("once n", 2, "Missing argument 'KEY'"),
     ("once --lease 0 n k true", 2, "--lease must be more than 0 seconds"),
-    ("once --max-attempts 0 n k true", 2, "'--max-attempts': 0 is not in the range"),
     ("once --done-exit-code 256 n k true", 2, "256"),
     ("scrapy-import", 2, "KEY|FILE"),
     ("scrapy-import {folder}/none n", 2, "/none: No such file"),

@@ -1,4 +1,4 @@
-"""Commands in new processes: duplicate lines of a file, and first imports."""
+"""Duplicate lines of a file."""
 
 from __future__ import annotations
 
@@ -31,13 +31,6 @@ COMMANDS = (
     Entry("mawk", "mawk '!seen[$0]++'", "mawk !seen[$0]++ {file}"),
     Entry("sort", "sort -u", "sort -u {file}"),
 )
-STATEMENTS = (
-    Entry("bloomlock", "import bloomlock", ""),
-    Entry("filter", "from bloomlock import BloomFilter", ""),
-    Entry("lock", "from bloomlock import Lock", ""),
-    Entry("command", "import bloomlock.cli", ""),
-    Entry("redis", "import redis", ""),
-)
 MEASURED = """\
 import resource, subprocess, sys, time
 start = time.monotonic()
@@ -49,12 +42,6 @@ print(time.monotonic() - start, used.ru_utime + used.ru_stime, used.ru_maxrss)
 """Runs a command and prints seconds, processor seconds and the largest resident size.
 
 A process starts its life with the largest memory of the one that made it; this one is small.
-"""
-TIMED = """\
-import sys, time
-start = time.perf_counter()
-{}
-print(1e3 * (time.perf_counter() - start), len(sys.modules))
 """
 RSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
@@ -75,7 +62,13 @@ def dedup(bench: Bench) -> Iterable[Row]:
                     before = client.info("memory")["used_memory"]
                     given = {"url": bench.url, "name": f"{bench.prefix}{file}", "lines": lines}
                     command = entry.made_by.format(file=folder / file, **given).split(" ")
-                    printed = _python(MEASURED, str(folder / "out"), *command)
+                    done = subprocess.run(
+                        [sys.executable, "-c", MEASURED, str(folder / "out"), *command],
+                        env={**os.environ, "LC_ALL": "C", "PYTHONPATH": str(ROOT)},
+                        stdout=subprocess.PIPE,
+                        check=True,
+                    )
+                    printed = map(float, done.stdout.split())
                     taken = client.info("memory")["used_memory"] - before
                     found.append((*printed, max(0, taken) * ("{url}" in entry.made_by)))
                 # What a process has anyway is taken off.
@@ -103,62 +96,16 @@ def _write(path: Path, lines: int) -> int:
     return met
 
 
-def _python(program: str, *arguments: str) -> list[float]:
-    """Run a program in a Python of its own; return the numbers that it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "LC_ALL": "C", "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return [float(number) for number in done.stdout.split()]
-
-
-def imports(bench: Bench) -> Iterable[Row]:
-    """Import each in turn; a first round, which is not counted, makes the bytecode."""
-    rows = {
-        entry: Row("imports", "an import in a new process", entry)
-        for entry in bench.choose(STATEMENTS)
-    }
-    for number in range(len(bench.slices(15, 5)) + 1):
-        for entry, row in rows.items():
-            taken, modules = _python(TIMED.format(entry.title))
-            if number:
-                row.note(ms=taken, modules=modules)
-    return rows.values()
-
-
-DEDUP = Suite(
+COLUMNS = (
+    Column("lines/s", "rate"),
+    Column("/ awk", "rate", "awk", "spread"),
+    Column("CPU µs/line", "cpu"),
+    Column("bytes/new line", "memory"),
+    Column("/ awk", "memory", "awk", "spread"),
+    Column("lines written", "written"),
+)
+SUITE = Suite(
     "dedup",
     "duplicate lines of a file, beside awk and sort",
-    (
-        Part(
-            "dedup",
-            dedup,
-            (
-                Column("lines/s", "rate"),
-                Column("/ awk", "rate", "awk", "spread"),
-                Column("CPU µs/line", "cpu"),
-                Column("bytes/new line", "memory"),
-                Column("/ awk", "memory", "awk", "spread"),
-                Column("lines written", "written"),
-            ),
-        ),
-    ),
-)
-IMPORTS = Suite(
-    "imports",
-    "time and modules of the first import",
-    (
-        Part(
-            "imports",
-            imports,
-            (
-                Column("ms", "ms", form="spread"),
-                Column("/ redis", "ms", "redis", "spread"),
-                Column("modules", "modules"),
-            ),
-        ),
-    ),
+    (Part("dedup", dedup, COLUMNS),),
 )
