@@ -194,6 +194,8 @@ class Crawl(CrawlRecord):
     """
 
     shared: BloomFilter
+    delivered: BloomFilter | None = None
+    """The pages that gave an item and did not fail, in this crawl and in those before."""
 
     def __init__(
         self,
@@ -251,6 +253,11 @@ class Crawl(CrawlRecord):
         self.shared = self._settings.open(
             self._client, prefix=_prefix(self.id), on_lost="raise", shards=shards
         )
+        if self._settings.persist:
+            # One that is lost lets pages be fetched again, which loses nothing.
+            options = {"window": self._settings.window, "on_lost": "recreate"}
+            name = f"{self.name}:delivered"
+            self.delivered = self._settings.open(self._client, name=name, **options)
         self._constant |= {"id": self.id, "generation": f"{self.shared.generation}"}
         if generation and generation != f"{self.shared.generation}":
             self.shared.delete()
@@ -259,12 +266,17 @@ class Crawl(CrawlRecord):
                 "it has fetched is not known; begin anew: -s BLOOMLOCK_RESUME=0"
             )
 
-    def exchange(self, pushes: Sequence[Push], step: Mapping[str, Any]) -> Answer:
+    def exchange(
+        self, pushes: Sequence[Push], step: Mapping[str, Any], records: Sequence[bytes] = ()
+    ) -> Answer:
         """Make a step; one that failed may be repeated with the same number.
 
-        `step` is its number and what else crawl_exchange.lua is told. With on_full="raise" in
-        BLOOMLOCK_FILTER a full filter is a CapacityError.
+        `step` is its number and what else crawl_exchange.lua is told, `records` are of delivered
+        pages. With on_full="raise" in BLOOMLOCK_FILTER a full filter is a CapacityError.
         """
+        # Before the page is done: a kill in between loses no record.
+        if records and self.delivered is not None:
+            self.delivered.update(records)
         # An error may be any text, and the server reads UTF-8 only.
         told = json.dumps({**self._constant, **step}, ensure_ascii=False)
         words = [told.encode(errors="replace")]
@@ -297,7 +309,9 @@ class Crawl(CrawlRecord):
         is_over, waiting, failed = self._leave(finished=finished)
         if is_over and not failed:
             self.shared.delete()
-        self.shared.close()
+        for one in (self.shared, self.delivered):
+            if one is not None:
+                one.close()
         return bool(is_over), waiting, failed
 
 

@@ -16,11 +16,11 @@ from bloomlock import NearCache
 from bloomlock.errors import ConfigurationError
 from scrapy_ext import engine
 from scrapy_ext.connection import opening
+from scrapy_ext.engine import FilterStats
 from scrapy_ext.fingerprints import Fingerprints
 from scrapy_ext.guard import Guard
 from scrapy_ext.middleware import BatchingMiddleware
 from scrapy_ext.settings import only_looks, warn_of_unknown
-from scrapy_ext.stats import FilterStats
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -45,16 +45,11 @@ class BloomDupeFilter(BaseDupeFilter):
 
     Set `DUPEFILTER_CLASS = "scrapy_ext.BloomDupeFilter"` to keep Scrapy's own scheduler, and
     `BatchingMiddleware` beside it. The filter outlives the crawl; what was queued and not fetched
-    when a process dies counts as seen. `request_seen` costs one round trip and never raises: while
-    the server is away, what this process has not seen is fetched.
+    when a process dies counts as seen.
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        """Keep the crawler; its settings are read by `open`.
-
-        Args:
-            crawler: The crawler this filter serves.
-        """
+        """Keep the crawler; its settings are read by `open`."""
         self._crawler = crawler
         # It logs and counts duplicates, and holds none.
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
@@ -75,11 +70,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     @classmethod
     def from_spider(cls, spider: Spider) -> NoReturn:
-        """Refuse the scheduler of scrapy-redis, which calls this.
-
-        Raises:
-            ConfigurationError: Always; it says what to set.
-        """
+        """Refuse the scheduler of scrapy-redis, which calls this, by a ConfigurationError."""
         refusal = ConfigurationError(
             "scrapy_ext.BloomDupeFilter serves Scrapy's own scheduler. In place of that of "
             'scrapy-redis set SCHEDULER = "scrapy_ext.Scheduler", or the add-on: '
@@ -126,12 +117,9 @@ class BloomDupeFilter(BaseDupeFilter):
     def request_seen(self, request: Request) -> bool:
         """Record a request and return whether any process had recorded it before.
 
-        Args:
-            request: The request; its fingerprint is that of `REQUEST_FINGERPRINTER_CLASS`.
-
-        Returns:
-            True if the request is a duplicate. False where `meta["bloomlock_filter"]` is False, and
-            for a redirect that leads back to its own request. Never raises.
+        False where `meta["bloomlock_filter"]` is False, and for a redirect that leads back to its
+        own request. Never raises: while the server is away, what this process has not seen is
+        fetched. Cost: one round trip.
         """
         if self._guard is None:
             return True  # `open` failed, was logged, and stops the crawl
@@ -160,16 +148,10 @@ class BloomDupeFilter(BaseDupeFilter):
         return [not is_asked or next(kept) for is_asked in are_asked]
 
     def log(self, request: Request, spider: Spider) -> None:
-        """Log a request that was filtered, and count it.
-
-        Args:
-            request: The request that `request_seen` returned True for.
-            spider: Its spider.
-        """
+        """Log a request that was filtered, and count it."""
         self._log.log(request, spider)
 
     def log_duplicate(self, request: Request) -> None:
-        """Log and count a request that `check_many` returned False for."""
         if self._crawler.spider is not None:
             self.log(request, self._crawler.spider)
 
@@ -177,11 +159,7 @@ class BloomDupeFilter(BaseDupeFilter):
         """Do nothing: what pages give is of use to BLOOMLOCK_PERSIST alone."""
 
     def close(self, reason: str = "") -> None:
-        """Put the filter's state into the stats and close the connection.
-
-        Args:
-            reason: Why the spider closed; not used.
-        """
+        """Give the filter what it lacks, put its state into the stats, close the connection."""
         del reason
         if self._guard is None:
             return

@@ -52,7 +52,7 @@ class Exchange:
         # a None stands the engine has asked for requests; what comes later is sent later.
         self._waiting: deque[Push | OpenPage | Callable[[], None] | None] = deque()
         self._calls: list[Callable[[], None]] = []
-        self._step: tuple[list[Push], dict[str, Any]] | None = None
+        self._step: tuple[list[Push], dict[str, Any], list[bytes]] | None = None
         self._number = 0
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
@@ -151,15 +151,14 @@ class Exchange:
         if self._step is None:
             self._step = self._make_step()
         self._is_due = False
-        pushes, told = self._step
         try:
-            answer = await run_in_thread(partial(self._crawl.exchange, pushes, told))
+            answer = await run_in_thread(partial(self._crawl.exchange, *self._step))
         # The step is kept and sent again, whatever it was.
         except Exception as error:  # noqa: BLE001
             self._scheduler.not_answered(error, is_first=self._away_since is None)
             self._away_since = self._away_since or time.monotonic()
             return False
-        self._step = None
+        pushes, self._step = self._step[0], None
         if self._away_since is not None:
             lasted = time.monotonic() - self._away_since
             self._away_since = None
@@ -180,7 +179,7 @@ class Exchange:
                 call()
         return True
 
-    def _make_step(self) -> tuple[list[Push], dict[str, Any]]:
+    def _make_step(self) -> tuple[list[Push], dict[str, Any], list[bytes]]:
         pushes: list[Push] = []
         pages: list[OpenPage] = []
         self._calls = []
@@ -198,7 +197,7 @@ class Exchange:
         is_empty = not (pushes or pages or self._calls or self._waiting)
         wanted, busy = self._scheduler.room() if is_asked and self._is_hungry else (0, {})
         self._number += 1
-        return pushes, {
+        told = {
             "step": self._number,
             "done": [page.id for page in pages if page.error is None],
             "failed": [(page.id, page.error) for page in pages if page.error is not None],
@@ -208,3 +207,4 @@ class Exchange:
             "stays": self.stays,
             "dead": self._dead,
         }
+        return pushes, told, [record for page in pages for record in page.records]

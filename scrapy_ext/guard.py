@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from bloomlock import BloomFilter
-    from scrapy_ext.stats import FilterStats
+    from scrapy_ext.engine import FilterStats
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -40,7 +40,7 @@ class Guard:
     content, or with that of an earlier moment, is given all that this process knows.
 
     Every method is called in the reactor's thread; round trips of `check_many` are made beside it.
-    `close` closes the spider, with a reason, where that is the policy.
+    `close` closes the spider where that is the policy.
     """
 
     def __init__(
@@ -50,14 +50,11 @@ class Guard:
         self._count = stats.count
         self._close = close
         self._generation = shared.generation
-        self._past: set[int] = set()
         # A mirror has a part of the bits of the shared filter: what looks known here by chance
         # looks known there.
-        self._known: MemoryBloomFilter | RecentFingerprints = (
-            MemoryBloomFilter.like(shared)
-            if shared.strategy in MIRRORED and shared.num_bits // 8 <= MIRROR_BYTES
-            else RecentFingerprints()
-        )
+        self._known: MemoryBloomFilter | RecentFingerprints = RecentFingerprints()
+        if shared.strategy in MIRRORED and shared.num_bits // 8 <= MIRROR_BYTES:
+            self._known = MemoryBloomFilter.like(shared)
         # What was let through and the filter was not given yet.
         self._owed = RecentFingerprints()
         # What was let through while a page's round trip was under way.
@@ -70,10 +67,7 @@ class Guard:
         self._timer: CallLaterResult | None = None
 
     def check(self, key: bytes) -> bool:
-        """Record a key and return whether it was new.
-
-        Cost: one round trip, for which the reactor waits; none for a key in the near-cache.
-        """
+        """Record a key and return whether it was new; the reactor waits for the round trip."""
         were_known = [key in self._known]
         started = time.monotonic()
         answers, error = self._ask([key])
@@ -82,10 +76,7 @@ class Guard:
         return self._settle([key], were_known, answers, error)[0]
 
     async def check_many(self, keys: Sequence[bytes]) -> list[bool]:
-        """Record keys and return for each whether it was new; of equal ones the first is.
-
-        Cost: one round trip for all, in a thread.
-        """
+        """Record keys and return for each whether it was new; of equal ones the first is."""
         # Read before: what is found seen during the round trip may be what it has recorded.
         were_known = [key in self._known for key in keys]
         answers: list[bool | None] = [None] * len(keys)
@@ -110,7 +101,6 @@ class Guard:
             self.shared.update(self._lacking([*self._owed]))
 
     def _ask(self, keys: Sequence[bytes]) -> tuple[list[bool | None], Exception | None]:
-        """Add keys; return the answers, and why some are missing."""
         answers: list[bool | None] = []
         error: Exception | None = None
         try:
@@ -129,7 +119,6 @@ class Guard:
         answers: Sequence[bool | None],
         error: Exception | None,
     ) -> list[bool]:
-        """Return for each key whether it is new, after a round trip or without one."""
         self._note(error)
         are_new = []
         for key, was_known, answer in zip(keys, were_known, answers, strict=True):
@@ -154,7 +143,6 @@ class Guard:
         return are_new
 
     def _note(self, error: Exception | None) -> None:
-        """Note how a round trip went, if one was made."""
         if self._away_since is None:
             self._count("bloomlock/trips")
             if error is None:
@@ -181,10 +169,8 @@ class Guard:
         """Follow the filter into another generation: emptied on purpose, or made for a lost one."""
         if self.shared.generation == self._generation:
             return
-        self._past.add(self._generation)
         self._generation = self.shared.generation
-        # A generation that returns is one of a server that was set back.
-        if self.shared.cleared and self._generation not in self._past:
+        if self.shared.cleared:
             self._known.clear()
             self._owed.clear()
         else:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
@@ -25,19 +27,16 @@ from bloomlock.errors import CapacityError, ConfigurationError
 from scrapy_ext import engine
 from scrapy_ext.connection import opening
 from scrapy_ext.crawl_state import Crawl
-from scrapy_ext.delivered import Delivered
 from scrapy_ext.exchange import Exchange
 from scrapy_ext.middleware import attach
 from scrapy_ext.migration import OtherQueue
-from scrapy_ext.pages import OpenPage, OpenPages
-from scrapy_ext.pushes import PushMaker
+from scrapy_ext.pages import OpenPage, OpenPages, PushMaker
 from scrapy_ext.queue import Push, entry_of, host_of
 from scrapy_ext.settings import only_looks, warn_of_unknown
 from scrapy_ext.start import attributes_of, check_jobdir, log_begin, overwritten_file, pace_of
-from scrapy_ext.stats import FilterStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -59,7 +58,7 @@ class Scheduler(BaseScheduler):
     not used beside it.
     """
 
-    _exchange: Exchange
+    exchange: Exchange
 
     def __init__(self, crawler: Crawler) -> None:
         """Keep the crawler; its settings are read by `open`.
@@ -68,10 +67,11 @@ class Scheduler(BaseScheduler):
             crawler: The crawler this scheduler serves.
         """
         self._crawler = crawler
-        self._stats = FilterStats(crawler)
+        self._stats = engine.FilterStats(crawler)
         self._count = self._stats.count
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
-        self._delivered: Delivered | None = None
+        # Pages that gave an item.
+        self._gave: WeakSet[Request] = WeakSet()
         self._pages = OpenPages(self._end)
         self._ready: deque[tuple[OpenPage, Request]] = deque()
         # What cannot be serialized.
@@ -109,15 +109,11 @@ class Scheduler(BaseScheduler):
             check_jobdir(crawler)
             attach(crawler, self, persist=settings.persist)
             self._pushes = PushMaker(crawler, self._pages, self._stats, use_pickle=settings.pickle)
-            if settings.persist:
-                name = f"{settings.name}:delivered"
-                shared = settings.open(client, name=name, window=settings.window)
-                self._delivered = Delivered(shared, self._pushes.fingerprints)
             attributes = None if settings.is_named else attributes_of(spider)
             pace = pace_of(crawler, settings)
             self._crawl = Crawl(client, settings, pace, attributes)
             begun = self._crawl.begin(overwrites=overwritten_file(crawler))
-            self._exchange = Exchange(self._crawl, settings.lease, self)
+            self.exchange = Exchange(self._crawl, settings.lease, self)
             self._other_queue = OtherQueue(crawler.settings, client, spider.name)
             try:
                 self._come_in(begun.what)
@@ -130,15 +126,15 @@ class Scheduler(BaseScheduler):
         crawler.signals.connect(self._raised, signal=signals.item_error)
         self._stats.watch(self._crawl.shared)
         self._is_open = True
-        self._exchange.start()
+        self.exchange.start()
 
     def _come_in(self, what: str) -> None:
         """Make the first steps: queue what scrapy-redis has left, and what failed before."""
-        self._exchange.now()
+        self.exchange.now()
         moved = self._other_queue.take_all() if what != "joined" else ()
         failed = self._crawl.failed_before() if what == "begun" else ()
         for entries in chain(moved, failed):
-            self._exchange.now([self._pushes.again(entry) for entry in entries])
+            self.exchange.now([self._pushes.again(entry) for entry in entries])
         if users := self._other_queue.users():
             raise ConfigurationError(users)
 
@@ -157,7 +153,7 @@ class Scheduler(BaseScheduler):
             self.log_duplicate(request)
             return False
         self._is_active()
-        self._exchange.send(self._pushes.of(request))
+        self.exchange.send(self._pushes.of(request))
         return True
 
     def next_request(self) -> Request | None:
@@ -168,7 +164,7 @@ class Scheduler(BaseScheduler):
         elif self._ready:
             page, request = self._ready.popleft()
         else:
-            self._exchange.want()
+            self.exchange.want()
             return None
         self._pages[request] = page
         self._count("scheduler/dequeued")
@@ -185,8 +181,8 @@ class Scheduler(BaseScheduler):
 
     def __len__(self) -> int:
         """Return how many requests wait, as far as is known; sends nothing."""
-        here = len(self._exchange) + len(self._ready) + len(self._local)
-        return self._exchange.answer.waiting + here
+        here = len(self.exchange) + len(self._ready) + len(self._local)
+        return self.exchange.answer.waiting + here
 
     def close(self, reason: str) -> Deferred[None]:
         """Send what waits, put back what was not begun, and leave the crawl.
@@ -204,17 +200,22 @@ class Scheduler(BaseScheduler):
         """Note what the callback of a page made; return for each whether the engine gets it."""
         self._pages.note_made(requests, page)
         are_kept = [not self._pushes.is_known(request) for request in requests]
-        if self._delivered is not None:
-            for at, is_there in enumerate(await self._delivered.are_there(requests)):
-                if is_there and self._pushes.mode_of(requests[at]) == "n":
+        if (delivered := self._crawl.delivered) is None:
+            return are_kept
+        keys = [self._pushes.fingerprints.of(request) for request in requests]
+        # If the server does not answer the pages are fetched, which loses nothing.
+        with suppress(Exception):
+            found = await engine.run_in_thread(partial(delivered.exists_many, keys))
+            for at, is_there in enumerate(found):
+                if is_there and are_kept[at] and self._pushes.mode_of(requests[at]) == "n":
                     are_kept[at] = False
                     self._count("bloomlock/delivered_before")
         return are_kept
 
     def gave_item(self, page: Request) -> None:
         """Note that a page gave an item, or that its callback kept what it found by itself."""
-        if self._delivered is not None:
-            self._delivered.gave_item(page)
+        if self._crawl.delivered is not None:
+            self._gave.add(page)
 
     def log_duplicate(self, request: Request) -> None:
         """Count and log a duplicate, as Scrapy's own filter does."""
@@ -225,21 +226,12 @@ class Scheduler(BaseScheduler):
         self._pages.fail(request, why)
 
     def failed_entry(self, data: bytes, error: Exception) -> None:
-        """Keep among the failed what cannot become a request."""
-        self._exchange.send(self._pushes.failed(data, error))
-
-    def when_sent(self, call: Callable[[], None]) -> None:
-        """Call when everything enqueued before is in the queue of the server."""
-        self._exchange.send(call)
-
-    def stay_open(self) -> None:
-        """Say that the spider waits for more by itself: the crawl does not end before it does."""
-        self._exchange.stays = True
+        self.exchange.send(self._pushes.failed(data, error))
 
     # What the signals say.
 
     def _raised(self, failure: Failure, response: Any) -> None:
-        """Note an error of a callback, or of a pipeline; start items have no response."""
+        # Start items have no response.
         request = getattr(response, "request", None)
         if request is not None:
             self.failed(request, _why(failure.value))
@@ -248,7 +240,7 @@ class Scheduler(BaseScheduler):
         """Keep the spider open until the crawl has ended: others may have requests for it."""
         if self._is_lost:
             raise DontCloseSpider  # the engine closes it with our reason
-        exchange = self._exchange
+        exchange = self.exchange
         if not exchange.is_idle:
             # Tell the others at once.
             exchange.is_idle = True
@@ -263,21 +255,23 @@ class Scheduler(BaseScheduler):
 
     def _is_active(self) -> None:
         self._active_at = time.monotonic()
-        self._exchange.is_idle = self._has_ended = False
+        self.exchange.is_idle = self._has_ended = False
 
     def _collect_done(self) -> None:
         self._pages.collect(engine.in_progress(self._crawler))
 
     def _end(self, page: OpenPage) -> None:
-        """Tell the server of a page that is done or failed."""
-        if page.error is None and page.request is not None and self._delivered is not None:
-            self._delivered.done(page.request)
-        if page.id:
-            if page.error is not None:
-                self._count("bloomlock/failed")
-            self._exchange.send(page)
-        elif page.fingerprint and page.error is None:
-            self._exchange.send(Push(None, page.fingerprint, "d", page.host))
+        if page.error is None and page.request is not None and page.request in self._gave:
+            # A link leads to the page that redirected here.
+            urls = page.request.meta.get("redirect_urls", ())
+            earlier = [page.request.replace(url=url) for url in urls]
+            page.records = [*map(self._pushes.fingerprints.of, (page.request, *earlier))]
+        if page.id and page.error is not None:
+            self._count("bloomlock/failed")
+        if page.id or page.records:
+            self.exchange.send(page)
+        if not page.id and page.fingerprint and page.error is None:
+            self.exchange.send(Push(None, page.fingerprint, "d", page.host))
 
     # What the exchange asks, and brings.
 
@@ -295,14 +289,12 @@ class Scheduler(BaseScheduler):
         return max((downloader.total_concurrency or MOST_AT_ONCE) - busy.total(), 0), busy
 
     def is_at_rest(self) -> bool:
-        """Return whether nothing is at hand, and nothing was for long enough."""
         # scrapy-redis keeps a spider open for so long.
         least = self._crawler.settings.getfloat("SCHEDULER_IDLE_BEFORE_CLOSE")
         is_long = time.monotonic() - self._active_at >= least
         return is_long and not (self._ready or self._local or self._pages)
 
     def not_answered(self, error: Exception, *, is_first: bool) -> None:
-        """Note that a step was not answered; it is sent again."""
         self._count("bloomlock/errors")
         if is_first:
             self._count("bloomlock/outages")
@@ -317,7 +309,6 @@ class Scheduler(BaseScheduler):
             engine.close_spider(self._crawler, "bloomlock_outage")
 
     def take(self, pushes: Sequence[Push], answer: Answer) -> None:
-        """Take the answer to a step."""
         self._count("bloomlock/trips")
         if answer.state == "gone":
             self._lose()
@@ -343,18 +334,17 @@ class Scheduler(BaseScheduler):
                 "them, or did not renew its lease.",
                 answer.recovered,
             )
-        is_at_end = not (answer.waiting or self._exchange.is_idle)
+        is_at_end = not (answer.waiting or self.exchange.is_idle)
         if answer.got or pushes or is_at_end or answer.state != "running":
             engine.wake(self._crawler)
 
     def _pushed(self, push: Push, *, is_wanted: bool) -> None:
-        """Say to Scrapy what became of a push."""
         request = push.request
         if request is None:
             return
         if push.mode in "nrl":
             self._pushes.known.add(push.fingerprint)
-        maker = None if push.entry else self._pages.maker_of(request)
+        maker = None if push.entry else self._pages.maker_of.get(request)
         if not is_wanted:
             self.log_duplicate(request)
             self._crawler.signals.send_catch_log(
@@ -386,7 +376,7 @@ class Scheduler(BaseScheduler):
         if self._is_closing or self._has_ended:
             return
         self._is_lost = True
-        self._exchange.stop()
+        self.exchange.stop()
         logger.error(
             "The crawl %r, or its filter, is gone from the server; this process stops, as it does "
             "not know any more what was fetched.",
@@ -395,16 +385,13 @@ class Scheduler(BaseScheduler):
         engine.close_spider(self._crawler, "bloomlock_lost")
 
     async def _finish(self, reason: str) -> None:
-        """Do the last things that need the server. Never raises."""
         if not self._is_open:
             return  # `open` has failed, and said why
-        name = self._settings.name
-        self._exchange.stop()
+        self.exchange.stop()
         if not self._is_lost:
-            await self._exchange.finish(self._collect_done)
+            await self.exchange.finish(self._collect_done)
             await self._stats.look(self._crawl.shared)
-        if self._delivered is not None:
-            await self._delivered.close()
+        name = self._settings.name
         try:
             if users := await engine.run_in_thread(self._other_queue.users):
                 logger.error("%s", users)
@@ -421,13 +408,8 @@ class Scheduler(BaseScheduler):
             )
         else:
             if failed:
-                logger.warning(
-                    "%d requests of the crawl %r failed and are kept: `bloomlock failed %s` has "
-                    "them.",
-                    failed,
-                    name,
-                    name,
-                )
+                kept = "%d requests of the crawl %r failed and are kept: `bloomlock failed %s`"
+                logger.warning(kept, failed, name, name)
             if waiting and not is_over:
                 logger.info("%d requests of the crawl %r wait for the next start.", waiting, name)
         self._client.close()

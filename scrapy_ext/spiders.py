@@ -95,7 +95,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
         # Not isinstance: Scrapy's metaclass takes everything with the right methods for one.
         if Scheduler in type(found).__mro__:
             self._queue = cast("Scheduler", found)
-            self._queue.stay_open()
+            self._queue.exchange.stays = True
         await self._read()
         for request in cast("tuple[Request, ...]", ()):
             yield request
@@ -142,7 +142,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             if isinstance(request, Request):
                 self.crawler.engine.crawl(request)
         if self._queue is not None:
-            self._queue.when_sent(partial(self._remove, identity))
+            self._queue.exchange.send(partial(self._remove, identity))
         else:
             self._remove(identity)
 

@@ -17,7 +17,7 @@ from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError, OutcomeUnknownError
-from scrapy_ext import BloomDupeFilter, dupefilter, guard, stats
+from scrapy_ext import BloomDupeFilter, dupefilter, engine, guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -339,8 +339,8 @@ def test_the_fill_is_looked_at_while_the_crawl_runs(
     r: redis.Redis, valkey: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "bloomlock.scrapy")
-    monkeypatch.setattr(stats, "FIRST_LOOK_S", 0.01)
-    monkeypatch.setattr(stats, "LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(engine, "FIRST_LOOK_S", 0.01)
+    monkeypatch.setattr(engine, "LONGEST_PAUSE_S", 0.02)
     warning = "takes a new request for a seen one at a rate of"
 
     async def scenario(asked: AskedFilter, shared: BloomFilter) -> None:

@@ -27,7 +27,8 @@ def test_pages_that_gave_an_item_are_fetched_by_one_crawl(crawls: Runner, site: 
     second = crawls.run(arguments={"items": items}, **PERSIST)
     # The start page, the list, the one that failed, and the new one.
     assert second.pages == Counter(["/0", "/1", "/5", "/7"])
-    assert second.own("delivered_before") == 4
+    # The one that failed is put back first, and may have given its item before the list is read.
+    assert second.own("delivered_before") in {4, 5}
     assert second.reason == "finished"
     how = {"/2": {"meta": {"bloomlock_filter": False}}, "/3": {"dont_filter": True}}
     third = crawls.run(arguments={"items": items, "how": how}, **PERSIST)
