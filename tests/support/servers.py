@@ -94,7 +94,7 @@ def require_package(name: str) -> None:
 
 
 def require_spark() -> None:
-    """Without PySpark and Java skip the test, in CI too: they are 450 MB and minutes."""
+    """Without PySpark and Java skip the test: they are 450 MB, and .ci/run has them for one run."""
     for found in (importlib.util.find_spec("pyspark"), shutil.which("java")):
         if found is None:
             pytest.skip("PySpark needs Java; both are here with the extra `spark` and a JRE")
