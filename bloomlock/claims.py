@@ -4,7 +4,6 @@
     open      id -> the record of the claim. Without a token: it was given back and is offered
     failed    id -> the record of an item that failed. With a token: that claim may be committed yet
     lost      token -> when its claim was taken over, retried or dropped
-    waiting   id -> channels and tokens of those who wait for the end of a claim
     counts    the counters; `fence` is the last fence given out
 
 An id is the 128-bit digest of an item. All of it belongs to one generation of the shard: what is
@@ -38,7 +37,7 @@ COUNTERS = ("claimed", "committed", "abandoned", "failed", "expired")
 ITEMS_PER_CALL = 64
 """Items of one script call: about a millisecond of the server's time."""
 
-_OPTIONS = 4
+_OPTIONS = 3
 _GROWN = b"grown"
 _RECORD = struct.Struct(">QIIB")
 

@@ -128,14 +128,13 @@ class ClaimKeys(NamedTuple):
     open: str
     failed: str
     lost: str
-    waiting: str
     counts: str
     discarded: str
 
     @classmethod
     def of(cls, bits_key: str) -> ClaimKeys:
         first = f"{bits_key.removesuffix('bits')}claims"
-        parts = (f"{first}:{part}" for part in ("open", "failed", "lost", "waiting", "counts"))
+        parts = (f"{first}:{part}" for part in ("open", "failed", "lost", "counts"))
         return cls._make((bits_key, first, *parts, discards_key(bits_key)))
 
     @property

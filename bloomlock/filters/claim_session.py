@@ -38,8 +38,6 @@ LONGEST_ERROR = 1000
 """Characters of the text of an error that are kept."""
 LEAVING_SECONDS = 2.0
 """How long an exception waits at most until the item is given back."""
-CLEARED = "the filter was cleared or replaced"
-TAKEN = "another worker claimed the item since, or it was retried or dropped"
 NEVER, OFFERED, NOW = b"never", b"after", b"now"
 """When `expired` finds an item that is given back: never, after its lease, or now."""
 UNKNOWN = "the reply to its commit was lost, and by the next try the claim was over"
@@ -173,7 +171,7 @@ class ClaimSession(Watched):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is to be committed or given back here; not in a child of fork."""
+        """Whether it is to be ended here; not in a child of fork."""
         return self.hold is not None and not self.ended and self.hold.pid == os.getpid()
 
     @property
@@ -238,7 +236,6 @@ class ClaimSession(Watched):
             self.hold.lost = UNKNOWN if self.ended == "unknown" else _why_lost(done)
 
     def leave(self, error: BaseException | None) -> Core[None]:
-        """Commit at the end of a block, or give the item back after an exception."""
         if error is None:
             yield from self.commit()
             return
@@ -251,7 +248,6 @@ class ClaimSession(Watched):
             logger.warning("%s was not given back and is left to expire: %s", self.label, failure)
 
     def extend(self, ttl: float | None = None) -> Core[None]:
-        """Let the lease be `ttl` seconds from now, at least, and as long at each renewal."""
         hold = self.require()
         lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
         sent = boot_clock()
@@ -294,7 +290,9 @@ class ClaimSession(Watched):
 
 
 def _why_lost(answer: bool | None) -> str:
-    return CLEARED if answer is None else TAKEN
+    if answer is None:
+        return "the filter was cleared or replaced"
+    return "another worker claimed the item since, or it was retried or dropped"
 
 
 def check_payload(payload: object) -> str | bytes | None:

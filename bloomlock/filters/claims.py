@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bloomlock.claims import Offer, ask_claims, find_expired
-from bloomlock.effects import NextMessage, Pause, Subscribe
+from bloomlock.effects import Pause
 from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.hashing import check_items, encode_item, encode_items
-from bloomlock.locks.protocol.values import SLICE_MS
 from bloomlock.locks.session import TOKENS
 from bloomlock.runtime.clock import boot_clock
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EXPIRED_AT_ONCE = 16
 USUAL_EXPIRED, MOST_EXPIRED = 64, 1000
 MARGIN_SECONDS = 0.005
-SHORTEST_LOOK, LONGEST_LOOK = 0.01, 0.2
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 
 
 def claim(
@@ -41,25 +41,14 @@ def claim(
 ) -> Core[ClaimSession]:
     """Claim one item, waiting for the outcome of another claim if the options say so."""
     session = ClaimSession(state, Offer(item, encode_item(item), options.payload), renewer)
-    if state.near is not None and state.near.knows(item):
-        return session
-    until = boot_clock() + options.wait_s
-    channel: bytes | None = None
-    look = SHORTEST_LOOK
-    while True:
-        yield from _take(state, [session], options, channel or b"")
-        left = until - boot_clock()
-        if session.state is not ClaimState.BUSY or left <= 0:
-            return session
-        seconds = min(left, session.remaining + MARGIN_SECONDS, SLICE_MS / 1000)
-        if channel is None:
-            # It asks again before it waits: now its channel stands with the other claim.
-            channel = yield Subscribe(state.keys.bits(0), True, left)
-        elif channel:
-            yield NextMessage(session.token, seconds)
-        else:
-            yield Pause(min(seconds, look))
-            look = min(2 * look, LONGEST_LOOK)
+    until, pause = boot_clock() + options.wait_s, SHORTEST_PAUSE
+    if state.near is None or not state.near.knows(item):
+        yield from _take(state, [session], options)
+    while session.state is ClaimState.BUSY and (left := until - boot_clock()) > 0:
+        yield Pause(min(left, session.remaining + MARGIN_SECONDS, pause))
+        pause = min(2 * pause, LONGEST_PAUSE)
+        yield from _take(state, [session], options)
+    return session
 
 
 def claim_many(
@@ -93,7 +82,6 @@ def _take(
     state: FilterState,
     sessions: Sequence[ClaimSession],
     options: ClaimOptions,
-    channel: bytes = b"",
     *,
     only_expired: bool = False,
 ) -> Core[None]:
@@ -102,12 +90,7 @@ def _take(
     Of the claims of an item that threads or tasks made at a time several may be unanswered, and the
     server has granted one. An item that is BUSY is asked for again by the token of each.
     """
-    check_support(CLAIMS, state.strategy.name)
-    words = (options.lease_ms, options.max_attempts, channel, int(only_expired))
-
-    def ask(view: View) -> Core[bool | None]:
-        return _take_in(state, view, todo, options, words)
-
+    ask = lambda view: _take_in(state, view, todo, options, only_expired=only_expired)  # noqa: E731
     for one in sessions:
         one.token = one.token or state.unanswered.take(one.offer.data) or TOKENS.new()
     tried = [(one.offer.data, one.token) for one in sessions]
@@ -134,7 +117,8 @@ def _take_in(
     view: View,
     sessions: Sequence[ClaimSession],
     options: ClaimOptions,
-    words: tuple[int | bytes, ...],
+    *,
+    only_expired: bool,
 ) -> Core[bool | None]:
     """Ask in one generation; None: a shard is of another one."""
     check_support(CLAIMS, state.strategy.name, view.descriptor)
@@ -142,6 +126,7 @@ def _take_in(
     asked = state.ask_near(view)
     rows = [one.place(view) for one in sessions]
     sent = boot_clock()
+    words = (options.lease_ms, options.max_attempts, int(only_expired))
     answers = yield from ask_claims("take", rows, words)
     if None in answers:
         return None
@@ -174,17 +159,10 @@ def refuse_full(state: FilterState, view: View, items: Sequence[Item]) -> Core[N
 class Expired:
     """The items whose workers died; one is claimed when it is wanted, so none is held too early."""
 
-    def __init__(
-        self,
-        state: FilterState,
-        options: ClaimOptions,
-        renewer: ClaimRenewer,
-        at_once: int = EXPIRED_AT_ONCE,
-    ) -> None:
+    def __init__(self, state: FilterState, options: ClaimOptions, renewer: ClaimRenewer) -> None:
         self._state = state
         self._options = options
         self._renewer = renewer
-        self._at_once = at_once
         self._shard = 0
         self._found: deque[bytes] = deque()
         self._skipped: set[tuple[int, bytes]] = set()
@@ -192,7 +170,8 @@ class Expired:
     def find(self, limit: int = 1) -> Core[list[ClaimSession]]:
         """Return up to `limit` claims, which one request has made; none at the end."""
         state = self._state
-        while self._found or (yield from in_one_generation(state, self._look)):
+        look = partial(self._look, max(limit, EXPIRED_AT_ONCE))
+        while self._found or (yield from in_one_generation(state, look)):
             some = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
             # No caller would bring the item again, so it is offered after its lease.
             sessions = [
@@ -203,11 +182,11 @@ class Expired:
                 return made
         return []
 
-    def _look(self, view: View) -> Core[bool | None]:
+    def _look(self, count: int, view: View) -> Core[bool | None]:
         """Look for more from where the last were found; False: there are none."""
         check_support(CLAIMS, self._state.strategy.name, view.descriptor)
         for number in range(self._shard, len(view.shards)):
-            records = yield from find_expired(view.shards[number], self._at_once)
+            records = yield from find_expired(view.shards[number], count)
             if records is None:
                 return None
             for record in records:

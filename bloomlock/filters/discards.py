@@ -26,7 +26,6 @@ from .support import DISCARD, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import NoReturn
 
     from bloomlock.effects import Core
 
@@ -79,30 +78,25 @@ def _discard_chunk(state: FilterState, items: Sequence[bytes]) -> Core[list[bool
             work = lambda view: _discard_in(state, view, items, answers, lost)  # noqa: E731
             yield from in_one_generation(state, work)
     except Exception as error:
-        if not lost:
-            _raise_with(error, answers)
-        raise OutcomeUnknownError(
-            f"the reply was lost when {answers.count(None)} items were discarded from filter "
-            f"{state.keys.name!r}; each may or may not have been discarded; repeating the discard "
-            f"is harmless ({error})",
-            answers,
-        ) from error
+        if lost:
+            raise OutcomeUnknownError(
+                f"the reply was lost when {answers.count(None)} items were discarded from filter "
+                f"{state.keys.name!r}; each may or may not have been discarded; repeating the "
+                f"discard is harmless ({error})",
+                answers,
+            ) from error
+        if isinstance(error, PartialResultError):
+            error.results[:] = answers
+            raise
+        while answers and answers[-1] is None:
+            answers.pop()
+        if answers:
+            raise batch_error(error, answers) from error
+        raise
     finally:
         # Whatever the outcome, this object gives no answer from before.
         state.forget()
     return [answer is True for answer in answers]
-
-
-def _raise_with(error: Exception, answers: list[bool | None]) -> NoReturn:
-    """Raise an error with the answers that are known."""
-    if isinstance(error, PartialResultError):
-        error.results[:] = answers
-        raise error
-    while answers and answers[-1] is None:
-        answers.pop()
-    if answers:
-        raise batch_error(error, answers) from error
-    raise error
 
 
 def _flag_all(state: FilterState, view: View) -> Core[bool]:

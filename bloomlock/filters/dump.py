@@ -67,12 +67,10 @@ class Source:
     """
 
     layout: Layout
-    is_flagged = False
-    """Whether items were discarded before it began."""
+    is_flagged: bool
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._records = b""
 
     def begin(self) -> Core[bool]:
         """Read all but the bits; False: there is another generation."""
@@ -148,8 +146,6 @@ def groups(layout: Layout) -> Iterator[list[tuple[int, int, int]]]:
 
 
 def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
-    """Return the bits as a filter in the process."""
-
     def read(view: View) -> Core[MemoryBloomFilter | None]:
         check_support(TO_MEMORY, state.strategy.name, view.descriptor)
         source = Source(view)
@@ -173,8 +169,6 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
 def export_file(
     state: FilterState, path: FilePath | BinaryIO, progress: Progress | None
 ) -> Core[None]:
-    """Write a filter to a file."""
-
     def begin(view: View) -> Core[tuple[View, Source] | None]:
         check_support(EXPORT, state.strategy.name, view.descriptor)
         source = Source(view)
@@ -202,7 +196,6 @@ def export_file(
 def import_file(
     state: FilterState, path: FilePath | BinaryIO, *, replace: bool, progress: Progress | None
 ) -> Core[None]:
-    """Make a filter of what a file holds, and attach to it."""
     check_support(IMPORT, state.strategy.name)
     reader: FileReader = yield Call(FileReader, (path,))
     try:
@@ -233,10 +226,7 @@ def copy_to(
     replace: bool,
     progress: Progress | None,
 ) -> Core[None]:
-    """Copy a filter to keys of another client.
-
-    `there` carries out a core over that client.
-    """
+    """Copy a filter to keys of another client, over which `there` carries out a core."""
     check_support(COPY, state.strategy.name)
 
     def work(view: View) -> Core[bool | None]:

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING
 
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.descriptor import HEADER_BYTES, generation_of
 from bloomlock.errors import ConfigurationError
-from bloomlock.keys import ClaimKeys
+from bloomlock.keys import ClaimKeys, prepared_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 from bloomlock.strategies.base import header_command, plain_header
-from bloomlock.strategies.bitmap import image_bytes
 
+from .placing import DROP
 from .state import in_one_generation
 
 if TYPE_CHECKING:
-    from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
     from bloomlock.strategies import Shard
 
@@ -36,15 +35,12 @@ if TYPE_CHECKING:
 LATER_MS = 10_000
 """How much later further shards expire than the first."""
 NEVER_MS = 0
-LEAST_SECONDS = 0.001
-MOST_SECONDS = 10**9
-"""About 31 years."""
+LEAST_SECONDS, MOST_SECONDS = 0.001, 10**9
 
-_EXPIRE, _SWEEP = Script("header", "expire"), Script("header", "sweep")
+_EXPIRE = Script("header", "expire")
 
 
 def check_ttl(parameter: str, value: object) -> int:
-    """Return a duration in milliseconds, or raise ConfigurationError."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if (
         isinstance(seconds, bool)
@@ -59,11 +55,6 @@ def check_ttl(parameter: str, value: object) -> int:
 
 
 def expire(state: FilterState, ttl_ms: int) -> Core[None]:
-    """Let the filter expire in `ttl_ms`, or never (NEVER_MS).
-
-    Cost: two round trips, three if there are several shards.
-    """
-
     def work(view: View) -> Core[bool | None]:
         left_ms = yield from _time_left(state, view)
         if left_ms is None:
@@ -93,7 +84,6 @@ def _set_shard(view: View, shard: Shard, more: list[str], ttl_ms: int) -> Core[b
 
 
 def ttl(state: FilterState) -> Core[float | None]:
-    """Return the seconds until the filter expires, None if it does not."""
     left_ms = yield from in_one_generation(state, partial(_time_left, state))
     return None if left_ms < 0 else left_ms / 1000
 
@@ -108,16 +98,12 @@ def _time_left(state: FilterState, view: View) -> Core[int | None]:
     return int(left_ms) if there else None
 
 
-def sweep(view: View, stored: Descriptor | None) -> Core[None]:
-    """Delete or cut strings that updates left, or made longer, where shards of a filter were.
+def sweep(view: View) -> Core[None]:
+    """Delete strings that updates left where shards of a filter were.
 
-    A string without a header is never part of a filter, and nothing behind the length of a shard
-    is. What fails is left to the client that creates the filter again.
-    `stored` is the filter that is there now; None: none, or it is not known.
+    A string without a header is never part of a filter. What fails is left to the client that
+    creates the filter again.
     """
-    header, length = b"", 0
-    if stored is not None and not stored.slices:
-        header = stored.header.to_bytes(HEADER_BYTES, "big")
-        length = stored.string_bytes()
-    calls = [((shard.key,), (image_bytes(shard), header, length)) for shard in view.shards]
-    yield from in_parallel([_SWEEP.call([call], repeatable=True) for call in calls])
+    generation = generation_of(view.header)
+    for_all = [[shard.key, prepared_key(shard.key, generation)] for shard in view.shards]
+    yield from in_parallel([DROP.call([(keys, (b"",))], repeatable=True) for keys in for_all])

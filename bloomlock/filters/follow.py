@@ -372,7 +372,7 @@ class Operation:
         stored = None if is_own else (yield from look_for_another(state.keys))
         is_known = is_own or (stored is not None and stored.continues(view.descriptor))
         if self._write and not is_own:
-            yield from sweep(view, stored)
+            yield from sweep(view)
         if state.on_lost == "raise" and not is_known:
             return self._lose(view, header)
         if not is_known:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def save(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> None:
-    """Write the file beside its place and rename it, so that it is there as a whole or not."""
     layout = Layout.of(descriptor)
     writer = FileWriter(path, descriptor, layout)
     try:
@@ -37,7 +36,6 @@ def save(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> Non
 
 
 def load(path: FilePath, key: HashKey | None) -> tuple[Descriptor, list[Bytes]]:
-    """Return what the file holds, and the image of each shard."""
     reader = FileReader(path)
     try:
         descriptor, layout = reader.descriptor, reader.layout

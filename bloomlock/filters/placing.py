@@ -53,7 +53,7 @@ PREPARED_BYTES = 16 * 1024 * 1024
 WATCHED_TRIES = 100
 T = TypeVar("T")
 
-_PLACE, _DROP = Script("header", "place"), Script("header", "drop")
+_PLACE, DROP = Script("header", "place"), Script("header", "drop")
 
 
 class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
@@ -254,7 +254,7 @@ def keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:
 def drop(keys: FilterKeys, shard: int, old: Replaced) -> Core[None]:
     """Delete a shard if it is of a generation, or of none. Adds to it may come between."""
     key, names = keys.bits(shard), keys_of_shard(keys, shard, old)
-    (reply,) = yield from _DROP.call([(names, (bytes_of(old.header),))], repeatable=True)
+    (reply,) = yield from DROP.call([(names, (bytes_of(old.header),))], repeatable=True)
     if isinstance(reply, Exception) and is_missing(reply):
         yield from _drop_watched(key, old, names)
     elif isinstance(reply, Exception):

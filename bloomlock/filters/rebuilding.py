@@ -69,8 +69,6 @@ def rebuild(
     *,
     late: Callable[[], Items] | None,
 ) -> Core[None]:
-    """Give a filter other parameters; None: as it has it."""
-
     def find(view: View) -> Core[View | None]:
         check_support(REBUILD, state.strategy.name, view.descriptor)
         header, _ = yield from look_at_shard(state.keys, 0)
@@ -131,7 +129,6 @@ class _Rebuild:
         self._absent: list[bytes] = []
 
     def begin(self) -> Core[None]:
-        """Take the memory for the new generation."""
         yield from self._prepared.begin(Layout.of(self._model))
         target = replace(self._prepared.target, state=READY)
         keys = _PreparedKeys(self._state.keys, target.generation)

@@ -34,7 +34,6 @@ _ACROSS_SLOTS = re.compile("crossslot|same slot", re.IGNORECASE)
 
 
 def rename_object(state: FilterState, keys: FilterKeys) -> Core[None]:
-    """Give the filter of an object another name; the object has lost it then."""
     try:
         yield from in_one_generation(state, lambda view: rename(state.keys, keys, view.header))
     finally:
@@ -72,7 +71,6 @@ def rename(old: FilterKeys, new: FilterKeys, header: int | None = None) -> Core[
 
 
 def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[bytes]:
-    """Rename all keys in one step, as a new generation."""
     after = before.with_generation(new_generation(), origin=before.origin)
     keys = [old.meta, new.meta]
     for shard in range(before.size.shards):

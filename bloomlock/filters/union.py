@@ -12,7 +12,6 @@ from bloomlock.arrays import np
 from bloomlock.delivery import elsewhere
 from bloomlock.descriptor import has_discards, unflagged
 from bloomlock.effects import ConnectionLost
-from bloomlock.errors import ConfigurationError
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import FIRST_BYTE
 from bloomlock.strategies.bitmap import merge_part
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
 
     from .dump import Progress
@@ -55,11 +53,7 @@ def update(
             for one, of in ((view, state), (theirs, other)):
                 discards = one.discards
                 check_support(FROM_FILTER, of.strategy.name, one.descriptor, discards=discards)
-            if found := differences(view.descriptor, theirs.descriptor):
-                raise ConfigurationError(
-                    f"filters {state.keys.name!r} and {other.keys.name!r} cannot be combined: "
-                    f"the bits of an item are others ({'; '.join(found)})"
-                )
+            check_same_bits(view.descriptor, theirs.descriptor)
             source = Source(theirs)
             if not (yield from source.begin()):
                 return None
@@ -78,8 +72,6 @@ def update(
 
 
 def update_from_memory(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
-    """Add what a filter in the process holds."""
-
     def work(view: View) -> Core[bool | None]:
         descriptor, discards = view.descriptor, view.discards
         check_support(FROM_MEMORY, state.strategy.name, descriptor, discards=discards)
@@ -118,19 +110,3 @@ def _merge(view: View, parts: Sequence[Part], feature: str) -> Core[None]:
             is_same = unflagged(header) == view.header
             check_support(feature, None, discards=is_same and has_discards(header))
             raise _ReplacedError
-
-
-def differences(mine: Descriptor, theirs: Descriptor) -> list[str]:
-    """Return "parameter: ... here, ... there" for each on which the bits of an item depend."""
-    pairs = [
-        ("num_bits", mine.size.num_bits, theirs.size.num_bits),
-        ("num_hashes", mine.size.num_hashes, theirs.size.num_hashes),
-        ("shards", mine.size.shards, theirs.size.shards),
-        ("seeds", mine.seeds, theirs.seeds),
-    ]
-    found = [f"{what}: {one} here, {two} there" for what, one, two in pairs if one != two]
-    if mine.key != theirs.key:
-        kinds = ["none" if one is None else f"a {one.kind} one" for one in (mine.key, theirs.key)]
-        same = ", which is another" if kinds[0] == kinds[1] else ""
-        found.append(f"key: {kinds[0]} here, {kinds[1]} there{same}")
-    return found

@@ -1,15 +1,15 @@
 -- One step of claims on items of one shard, atomic. It may be sent again, and has the same answer then.
 -- What is stored stands in bloomlock/claims.py; the rules, under the same names, in
 -- tests/support/claim_rules.py.
--- KEYS   1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 waiting, 7 counts, 8 the set of tombstones
+-- KEYS   1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 counts, 7 the set of tombstones
 -- ARGV   1 the header that the caller expects, 8 bytes, without flags; 2 layout, see slices.lua; 3 the
---        step; 4 to 7 its options; then for each item its id, token, places and one word more
+--        step; 4 to 6 its options; then for each item its id, token, places and one word more
 -- Reply  {header found, for each item an answer}. Nothing is done, and the reply is {header found}, if
 --        it is another one; {"lost"}, if the tombstones were evicted; {"grown", number of slices}, if
 --        that is another one
 local LOST_LIFE_MS = 86400000
 local LEASE_OVER = 'its lease ran out before the work was done'
-local SHARD, CLAIMS, OPEN, FAILED, LOST, WAITING, COUNTS, TOMBSTONES = unpack(KEYS)
+local SHARD, CLAIMS, OPEN, FAILED, LOST, COUNTS, TOMBSTONES = unpack(KEYS)
 local call = redis.call
 
 local header, has_set, found_header = read_header(SHARD)
@@ -20,7 +20,7 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 local step, ids = ARGV[3], {}
-for position = 8, #ARGV, 4 do
+for position = 7, #ARGV, 4 do
     ids[#ids + 1] = ARGV[position]
 end
 
@@ -41,7 +41,7 @@ end
 local known = call('HMGET', COUNTS, 'header', 'fence')
 local last_fence = tonumber(known[2] or 0)
 if known[1] ~= header then
-    call('UNLINK', CLAIMS, OPEN, FAILED, LOST, WAITING, COUNTS)
+    call('UNLINK', CLAIMS, OPEN, FAILED, LOST, COUNTS)
     call('HSET', COUNTS, 'header', header, 'fence', integer(last_fence))
 end
 
@@ -50,16 +50,10 @@ local function next_fence()
     return last_fence
 end
 
--- Records of open claims, which are read for all items at once.
-local open = {}
-for i, data in ipairs(ids[1] and call('HMGET', OPEN, unpack(ids)) or {}) do
-    open[ids[i]] = data
-end
-
 -- The record of an open claim, or of an item that failed; nil: there is none.
 local RECORD = '>I8I4I4Bc0I2c0'
 local function read(key, id)
-    local data = key == OPEN and open[id] or key == FAILED and call('HGET', key, id)
+    local data = call('HGET', key, id)
     if not data then
         return nil
     end
@@ -74,9 +68,6 @@ local function write(key, id, record, token, error)
     local data = struct.pack(RECORD, record.fence, record.attempts, record.max_attempts,
         #token, token, #error, error) .. record.carried
     call('HSET', key, id, data)
-    if key == OPEN then
-        open[id] = data
-    end
 end
 
 -- When the lease of a claim ends; nil: that is missing.
@@ -101,38 +92,24 @@ local function take_over(token)
     end
 end
 
--- Wake those who wait for the end of a claim.
-local function wake(id)
-    local entries = call('HGET', WAITING, id)
-    if entries then
-        call('HDEL', WAITING, id)
-        for channel, token in string.gmatch(entries, '(%S+) (%S+);') do
-            -- A server may forbid announcements; the waiter then finds out by looking.
-            redis.pcall('PUBLISH', channel, token)
-        end
-    end
-end
-
 -- Remove a claim; one without a token was counted when it was given back.
 local function finish(id, found, counter)
-    open[id] = nil
     call('HDEL', OPEN, id)
     call('ZREM', CLAIMS, id)
     if found.token ~= '' then
         count(counter)
     end
-    wake(id)
 end
 
 local steps = {}
 
--- Claim items that are neither done nor claimed. Options: lease in ms, max_attempts, channel (empty: the
--- caller does not wait), "1": only items whose claims are over. The word: what the claim carries.
+-- Claim items that are neither done nor claimed. Options: lease in ms, max_attempts, "1": only items whose
+-- claims are over. The word: what the claim carries.
 -- Answers: {"new", fence, attempts}, {"seen"}, {"busy", ms left of the other's lease, what it carries},
 -- {"failed", attempts}, {"gone"}: it was taken over or ended since.
 function steps.take(id, token, places, carried)
     local lease_ms, max_attempts = tonumber(ARGV[4]), tonumber(ARGV[5])
-    local channel, only_expired = ARGV[6], ARGV[7] == '1'
+    local only_expired = ARGV[6] == '1'
     local found = read(OPEN, id)
     local until_ms = found and lease_of(id)
     if found and not until_ms then
@@ -162,10 +139,6 @@ function steps.take(id, token, places, carried)
         return {'gone'}
     end
     if found and found.token ~= '' and not is_over then
-        local entry, entries = channel .. ' ' .. token .. ';', call('HGET', WAITING, id) or ''
-        if channel ~= '' and not string.find(entries, entry, 1, true) then
-            call('HSET', WAITING, id, entries .. entry)
-        end
         return {'busy', until_ms - now_ms, found.carried}
     end
     local failure = read(FAILED, id)
@@ -251,7 +224,6 @@ function steps.abandon(id, token, _, offered)
         set_lease(id, now_ms)
     end
     count(counter)
-    wake(id)
     return 1
 end
 
@@ -268,7 +240,8 @@ end
 
 -- "retry": offer items that failed, or whose claims are over, at once and with no attempts counted. "drop":
 -- forget them. Answers: 1; 0: there was none, or a worker has one that was to be dropped.
-local function settle(id, retries)
+function steps.retry(id)
+    local retries = step == 'retry'
     local found, failure = read(OPEN, id), read(FAILED, id)
     local record = found or failure
     -- A worker may have the item if the end of its lease is missing.
@@ -292,17 +265,11 @@ local function settle(id, retries)
     return 1
 end
 
-function steps.retry(id)
-    return settle(id, true)
-end
-
-function steps.drop(id)
-    return settle(id, false)
-end
+steps.drop = steps.retry
 
 local reply = {found_header}
 for i, id in ipairs(ids) do
-    reply[i + 1] = steps[step](id, ARGV[4 * i + 5], ARGV[4 * i + 6], ARGV[4 * i + 7])
+    reply[i + 1] = steps[step](id, ARGV[4 * i + 4], ARGV[4 * i + 5], ARGV[4 * i + 6])
 end
 if step == 'expired' then
     -- No items: the answers are the records of the claims that have been over for longest, as many as the

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from claim_tools import let_expire
+from claim_tools import let_expire, script_calls
 from servers import wait_until
 
 from bloomlock import BloomFilter, ClaimState
@@ -161,9 +161,10 @@ def test_who_waited_keeps_its_own_payload(clock, mine, other, end, state):
     """A claim that is BUSY has that of the other claim, and is asked for again."""
     held = other.claim("a", payload="theirs")
     assert mine.claim("a", payload="mine").payload == "theirs"
+    before = script_calls(clock.client)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(mine.claim, "a", wait=600.0, payload="mine")
-        wait_until(lambda: any(clock.client.scan_iter("*:waiting")))
+        wait_until(lambda: script_calls(clock.client) > before + 1)
         getattr(held, end)()
         found = waiting.result()
     assert (found.state, found.payload) == (state, "mine")

@@ -65,7 +65,7 @@ ARGUMENTS = {
     "update": (ITEMS,),
 }
 """Of each public operation that needs some; a new one fails here until it has an entry."""
-LOCAL = {"check", "close", "differences", "is_kept", "kept_many", "owned", "remaining"}
+LOCAL = {"check", "close", "is_kept", "kept_many", "owned", "remaining"}
 """What asks no server, or not for a lock that is not held."""
 HELD = ("owned", "extend", "reacquire", "release")
 FACES = {

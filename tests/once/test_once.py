@@ -9,7 +9,7 @@ import signal
 import threading
 
 import pytest
-from claim_tools import let_expire
+from claim_tools import let_expire, script_calls
 from servers import wait_until
 
 from bloomlock import AsyncBloomFilter, BloomFilter, Window, once
@@ -121,7 +121,8 @@ def test_who_waits_gets_the_outcome(done, r, fails):
     assert begun.wait(LONG)
     threads.append(threading.Thread(target=lambda: got.append(charge("a"))))
     threads[1].start()
-    wait_until(r.pubsub_channels)
+    before = script_calls(r)
+    wait_until(lambda: script_calls(r) > before + 1)
     go.set()
     for thread in threads:
         thread.join()

@@ -68,6 +68,11 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
+def script_calls(client: redis.Redis) -> int:
+    """Return how often a server was asked to run a script; who waits for a claim asks again."""
+    return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
 def let_expire(client: redis.Redis) -> None:
     """Let all leases be over, as if their time had passed."""
     for key in client.scan_iter(match="*:claims"):

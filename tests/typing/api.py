@@ -93,7 +93,6 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
 
 def wholes(pages: BloomFilter) -> None:
     assert_type(pages.union_update(pages, progress=print), None)
-    assert_type(pages.differences(pages), list[str])
     assert_type(pages.expire(timedelta(days=1)), None)
     assert_type(pages.persist(), None)
     assert_type(pages.rename("other"), BloomFilter)

@@ -23,9 +23,7 @@ async def async_list_filters(
 ) -> list[str]:
     """Return the names of all filters on the server, sorted; also of broken ones.
 
-    Args:
-        client: As for AsyncBloomFilter.
-        prefix: Start of the keys of the filters.
+    The arguments are as for AsyncBloomFilter.
 
     Raises:
         ConfigurationError: If a parameter is not usable.
@@ -60,13 +58,7 @@ async def async_delete_filter(
 ) -> bool:
     """Delete a filter that need not be whole, such as one whose bitmap was evicted.
 
-    Args:
-        name: The filter's name.
-        client: As for AsyncBloomFilter.
-        prefix: Start of its keys.
-
-    Returns:
-        True if there was anything of it.
+    It returns True if there was anything of it. The arguments are as for AsyncBloomFilter.
 
     Raises:
         FilterMismatchError: If what is stored there is no filter, or one of another format;
@@ -84,20 +76,12 @@ async def async_delete_filter(
 async def async_rename_filter(
     name: str, new_name: str, *, client: AsyncClient = None, prefix: str = DEFAULT_PREFIX
 ) -> None:
-    """Give a filter another name without attaching to it.
+    """Give a filter a name that is free, without attaching to it.
 
-    Args:
-        name: The filter's name.
-        new_name: A name that is free.
-        client: As for AsyncBloomFilter.
-        prefix: Start of its keys.
+    The arguments are as for AsyncBloomFilter, errors and cost as for its `rename`.
 
     Raises:
         FilterNotFoundError: If there is no filter of that name.
-        ConfigurationError: If the new name is taken, or the filter is in a cluster.
-        And as `AsyncBloomFilter.rename`.
-
-    Cost: as `AsyncBloomFilter.rename`.
     """
     old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
     async with async_connected(client) as (_, runtime):

@@ -30,13 +30,10 @@ class AsyncClaim:
     """An item under a lease while it is worked on; get one by `AsyncBloomFilter.claim`.
 
     As a context manager it commits at the end of the block, and gives the item back if the block
-    raises, also KeyboardInterrupt, which then goes on. A claim that is not NEW does neither.
-
-    With asyncio: `async with await pages.claim(item) as claim:`.
+    raises. A claim that is not NEW does neither. With asyncio: `async with await ...`.
     """
 
     def __init__(self, session: ClaimSession, run: Callable[[Any], Awaitable[Any]]) -> None:
-        """Take a claim that was asked for."""
         self._session = session
         self._run = run
 
@@ -85,13 +82,11 @@ class AsyncClaim:
         self._session.check()
 
     async def commit(self) -> None:
-        """Add the item to the filter and end the claim, in one step.
-
-        Repeating it is harmless. After the end of the lease it succeeds if no other worker has
-        claimed the item since.
+        """Add the item to the filter and end the claim, in one step; repeating it is harmless.
 
         Raises:
-            ClaimLostError: If another worker claimed the item since, or the filter was cleared.
+            ClaimLostError: If another worker claimed the item since the lease was over, or the
+                filter was cleared.
             OutcomeUnknownError: If that may be so because a first try, whose reply was lost, has
                 committed the item: then it was discarded since, or another worker has it.
             ClaimError: If it is not NEW, was given back, or is of a parent process.
@@ -109,10 +104,9 @@ class AsyncClaim:
         Args:
             error: Why the work failed: the attempt counts, and with `max_attempts` the text is
                 kept. None: it did not fail, and the attempt does not count.
-            offer: Whether `expired` gives the item, with its payload, to the next who asks, from
-                now on. It does not if the item failed `max_attempts` times. None: an item that
-                `expired` gave is given again when the lease it had is over, as no other caller
-                may bring it; others are not.
+            offer: Whether `expired` gives the item to the next who asks, unless it failed
+                `max_attempts` times. None: an item that `expired` gave is given again when its
+                lease is over, as no other caller may bring it; others are not.
 
         Raises:
             ClaimError: If it is not NEW, was committed, or is of a parent process.
@@ -123,21 +117,16 @@ class AsyncClaim:
         await self._run(abandon_many([self._session], error, offer=offer))
 
     async def extend(self, ttl: float | None = None) -> None:
-        """Let the lease be `ttl` seconds from now, at least, and as long at each renewal.
-
-        Args:
-            ttl: Seconds; None: the lease it has.
+        """Let the lease be `ttl` seconds (None: as it is) from now at least, and at each renewal.
 
         Raises:
-            ClaimLostError: If another worker claimed the item since, or the filter was cleared.
-            ClaimError: If it is not NEW, or ended.
+            ClaimLostError, ClaimError, redis.exceptions.RedisError: As `commit`.
 
         Cost: one round trip.
         """
         await self._run(self._session.extend(ttl))
 
     async def __aenter__(self) -> Self:
-        """Return the claim itself, NEW or not."""
         return self
 
     async def __aexit__(
@@ -146,19 +135,16 @@ class AsyncClaim:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit, or give the item back."""
         if self._session.is_open:
             await self._run(self._session.leave(error))
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: a claim is renewed by its process."""
         raise TypeError(
             f"{type(self).__name__} of {self.item!r:.80} cannot be pickled or copied, because this "
             "process renews it; claim the item where it is worked on"
         )
 
     def __repr__(self) -> str:
-        """Return item and state; no request is sent."""
         ended = self._session.ended
         state = f"{self.state.name}, {ended}" if ended else self.state.name
         return f"<{type(self).__name__} of {self.item!r:.80}: {state}>"
@@ -183,7 +169,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
             item: A `str` (its UTF-8 form) or `bytes`.
             ttl: The lease in seconds: how long the claim outlives its worker.
             renew: Whether the lease is renewed, each third of it, until the claim ends.
-            wait: Seconds to wait for the outcome while the item is BUSY; woken, not polling.
+            wait: Seconds to wait for the outcome while the item is BUSY; it asks again after 10 ms,
+                then more rarely, and each 0.2 s in the end.
             payload: What `expired` gives, with the item, to who takes it over.
             max_attempts: After how many attempts the item is FAILED. An attempt counts if its
                 worker died, or if it ended with an error. None: as its earlier claims had it.
@@ -199,8 +186,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
                 try of this process is not blocked by this one.
             FilterLostError, CapacityError: As `add`.
 
-        Cost: one round trip; O(k) on the server. None for an item in the near-cache. While it
-        waits one or two more, and one each two seconds.
+        Cost: one round trip, none for an item in the near-cache; O(k) on the server.
 
         >>> from bloomlock import AsyncBloomFilter
         >>> from bloomlock.server import PrivateServer
@@ -227,15 +213,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
     ) -> list[AsyncClaim]:
         """Claim many items; each has a state of its own, and one that is repeated is BUSY.
 
-        The other arguments and errors are those of `claim`.
-
-        Args:
-            items: The items.
-            ttl: The lease in seconds.
-            renew: Whether it is renewed.
-            payloads: One for each item, in their order; None: no item has one. That of an item in
-                the near-cache is not read, so a sequence may make its payloads as they are read.
-            max_attempts: As in `claim`.
+        Arguments and errors are those of `claim`, but `payloads`: one for each item, in their
+        order, or None. That of an item in the near-cache is not read.
 
         Cost: one round trip; none for items in the near-cache.
         """
@@ -248,14 +227,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
     async def commit_many(self, made: Iterable[AsyncClaim]) -> list[bool]:
         """Commit claims of this filter; for each whether its item is in the filter now.
 
-        Returns:
-            False for a claim that was lost.
-
-        Raises:
-            OutcomeUnknownError: If a commit was sent again, and its claim was over by then: the
-                first try may have added the item, which was discarded since.
-            ClaimError: If one of them is not NEW, or was given back; nothing is sent then.
-            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+        It is False for a claim that was lost. With a ClaimError nothing is sent. Other errors are
+        those of AsyncClaim.commit.
 
         Cost: one round trip.
         """
@@ -268,10 +241,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         *,
         offer: bool | None = None,
     ) -> None:
-        """Give items back; see AsyncClaim.abandon.
-
-        Cost: as `commit_many`.
-        """
+        """Give items back, in one round trip; see AsyncClaim.abandon."""
         await self._run(abandon_many([one._session for one in made], error, offer=offer))
 
     def expired(
@@ -280,8 +250,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         """Yield claims of the items whose workers died, each to one caller, oldest first.
 
         Items given to `retry_failed`, or given back with `offer=True`, are among them. An item is
-        claimed when the iteration gets to it. One that is given back is offered again when the
-        lease it had is over. Arguments and errors are those of `claim`.
+        claimed when the iteration gets to it. Arguments and errors are those of `claim`.
 
         Cost: one round trip for each item, one for each 16 and for each shard.
         """
@@ -301,50 +270,31 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         renew: bool = True,
         max_attempts: int | None = None,
     ) -> list[AsyncClaim]:
-        """Claim some of the items whose workers died, as `expired` does one by one.
+        """Claim up to `limit` (1 to 1000) of the items whose workers died; see `expired`.
 
-        Args:
-            limit: How many at most, 1 to 1000.
-            ttl: As for `claim`, like the others.
-            renew: See there.
-            max_attempts: See there.
-
-        Returns:
-            Claims that are NEW; an empty list if there are no such items. Fewer than `limit` may
-            be returned although there are others.
-
-        Raises:
-            FilterLostError: If the filter is missing or was cleared, and `on_lost="raise"`.
-            ConfigurationError: As `claim`, or if `limit` is not usable.
-            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+        Fewer may be returned although there are others; none are if there are no such items.
 
         Cost: two round trips, one for each shard more without such items.
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
         check_whole("limit", limit, 1, claims.MOST_EXPIRED)
-        search = claims.Expired(self._state, options, await self._renewer(), limit)
+        search = claims.Expired(self._state, options, await self._renewer())
         found = await self._run(search.find(limit))
         return [AsyncClaim(session, self._run) for session in found]
 
     async def open_claims(self) -> list[OpenClaim]:
-        """Return the claims that are open, or over and not taken over yet; claims none of them.
+        """Return the claims that are open, or over and not taken over yet.
 
         Cost: one round trip to each server; O(open claims) on it.
         """
         return await self._run(claim_lists.open_claims(self._state))
 
     async def count_claims(self) -> ClaimCounts:
-        """Return the numbers of claims, by what became of them.
-
-        Cost: one round trip to each server; the bitmap is not read.
-        """
+        """Return the numbers of claims, by what became of them; one round trip to each server."""
         return await self._run(claim_lists.claim_counts(self._state))
 
     async def failed(self) -> list[FailedItem]:
-        """Return the items whose work failed under `max_attempts`, and that were not done since.
-
-        Cost: one round trip to each server.
-        """
+        """Return the items that failed under `max_attempts`; one round trip to each server."""
         return await self._run(claim_lists.failed(self._state))
 
     async def retry_failed(self, items: Iterable[str | bytes]) -> list[bool]:
@@ -359,9 +309,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
             committed or dropped since.
 
         Raises:
-            FilterLostError: If the filter is missing or was cleared, and `on_lost="raise"`.
-            ConfigurationError: As `claim`.
-            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+            FilterLostError, ConfigurationError, redis.exceptions.RedisError: As `claim`.
 
         Cost: one round trip; O(1) an item on the server.
         """
@@ -370,17 +318,13 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
     async def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
         """Forget items that failed or whose workers died, and their attempts.
 
-        They are not done: who claims one later gets it as a new one. To have it never worked on
-        again, `add` it too. What a worker has is left to it; its lease must be over, and then the
-        worker can commit it no more.
+        Who claims one later gets it as a new one; `add` it too to have it never worked on again.
+        What a worker has is left to it.
 
         Returns:
             For each whether there was something to forget; False also if a reply was lost, and the
             first try dropped it.
 
-        Raises:
-            FilterLostError, ConfigurationError, redis.exceptions.RedisError: As `retry_failed`.
-
-        Cost: as `retry_failed`.
+        Errors and cost are those of `retry_failed`.
         """
         return await self._run(claim_lists.settle(self._state, items, "drop"))

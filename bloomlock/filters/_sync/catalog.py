@@ -22,9 +22,7 @@ KEYS_PER_SCAN = 1000
 def list_filters(*, client: Client = None, prefix: str = DEFAULT_PREFIX) -> list[str]:
     """Return the names of all filters on the server, sorted; also of broken ones.
 
-    Args:
-        client: As for BloomFilter.
-        prefix: Start of the keys of the filters.
+    The arguments are as for BloomFilter.
 
     Raises:
         ConfigurationError: If a parameter is not usable.
@@ -57,13 +55,7 @@ def names_of(keys: Iterable[str | bytes], prefix: str) -> list[str]:
 def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PREFIX) -> bool:
     """Delete a filter that need not be whole, such as one whose bitmap was evicted.
 
-    Args:
-        name: The filter's name.
-        client: As for BloomFilter.
-        prefix: Start of its keys.
-
-    Returns:
-        True if there was anything of it.
+    It returns True if there was anything of it. The arguments are as for BloomFilter.
 
     Raises:
         FilterMismatchError: If what is stored there is no filter, or one of another format;
@@ -81,20 +73,12 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
 def rename_filter(
     name: str, new_name: str, *, client: Client = None, prefix: str = DEFAULT_PREFIX
 ) -> None:
-    """Give a filter another name without attaching to it.
+    """Give a filter a name that is free, without attaching to it.
 
-    Args:
-        name: The filter's name.
-        new_name: A name that is free.
-        client: As for BloomFilter.
-        prefix: Start of its keys.
+    The arguments are as for BloomFilter, errors and cost as for its `rename`.
 
     Raises:
         FilterNotFoundError: If there is no filter of that name.
-        ConfigurationError: If the new name is taken, or the filter is in a cluster.
-        And as `BloomFilter.rename`.
-
-    Cost: as `BloomFilter.rename`.
     """
     old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
     with connected(client) as (_, runtime):

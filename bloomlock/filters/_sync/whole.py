@@ -34,20 +34,14 @@ class WholeFilter(ConnectedFilter):
     """What a filter has beside its methods for items."""
 
     def copy(self, name: str, *, progress: Progress | None = None) -> Self:
-        """Copy the filter to a new name and return the copy, opened with the same client.
-
-        Args:
-            name: A name that is free.
-            progress: As `copy_to`, which says what is in the copy, what is raised and the cost.
-        """
+        """Copy the filter to a free name, opened with the same client; see `copy_to`."""
         return self.copy_to(self._client, name, progress=progress)
 
     def union_update(self, other: WholeFilter, *, progress: Progress | None = None) -> None:
         """Add everything that another filter holds, while both are in use.
 
         When it returns, this filter holds every item whose `add` to either had returned before the
-        call, and every item added to this one since. An item added to the other one during the call
-        may be there. Until then each item of the other one may or may not be there.
+        call. An item added to the other one during the call may be there.
 
         Args:
             other: An BloomFilter with the same parameters, on this server or on another one.
@@ -57,12 +51,10 @@ class WholeFilter(ConnectedFilter):
             ConfigurationError: If the bits of an item are others there, and nothing is changed; or
                 the server runs no scripts for this client.
             FilterLostError: If one of the filters is cleared or lost during the call, and its
-                `on_lost="raise"`. Some bits may be merged; to repeat it is harmless, after any
-                error.
+                `on_lost="raise"`. To repeat it is harmless, after any error.
             redis.exceptions.RedisError: If a server refused it or could not be reached.
 
-        Cost: the bits travel through this client, 2 MiB in three round trips; each server is busy
-        with one step for less than 10 ms.
+        Cost: the bits travel through this client, 2 MiB in three round trips.
 
         >>> from bloomlock import BloomFilter
         >>> from bloomlock.server import PrivateServer
@@ -74,19 +66,17 @@ class WholeFilter(ConnectedFilter):
         ...     seen.exists("a")
         True
         """
-        theirs = self._other(other)
-        self._run(union.update(self._state, self._run, theirs._state, theirs._run, progress))
+        if not isinstance(other, WholeFilter):
+            raise ConfigurationError(f"other must be a {type(self).__name__}, not {other!r:.80}")
+        self._run(union.update(self._state, self._run, other._state, other._run, progress))
 
     def rename(self, name: str) -> Self:
         """Give the filter another name, and return it opened under that one.
 
-        It keeps what it holds, its claims and its expiry, and gets a new generation. A client finds
-        it under one of the names, never under both and never a part. Objects attached to the old
-        name, this one as well, find it lost. A worker that has a claim cannot end it any more; its
-        item is in `expired()` of the renamed filter when the lease is over.
-
-        Args:
-            name: A name that is free.
+        It keeps what it holds, its claims and its expiry. A client finds it under one of the names,
+        never under both and never a part. Objects attached to the old name, this one as well, find
+        it lost. A worker that has a claim cannot end it any more; its item is in `expired()` of the
+        renamed filter when the lease is over.
 
         Raises:
             ConfigurationError: If the name is taken, the filter is in a cluster, or the server runs
@@ -94,7 +84,7 @@ class WholeFilter(ConnectedFilter):
             FilterLostError: If the filter is cleared or lost.
             redis.exceptions.RedisError: If a server refused it or could not be reached.
 
-        Cost: four round trips; one script with 0.02 ms of the server's time for each shard.
+        Cost: four round trips.
 
         >>> from bloomlock import BloomFilter
         >>> from bloomlock.server import PrivateServer
@@ -110,13 +100,9 @@ class WholeFilter(ConnectedFilter):
         return self._opened(keys)
 
     def expire(self, ttl: float | timedelta) -> None:
-        """Let the whole filter go after some time, an empty one too; a `clear` takes that back.
+        """Delete the whole filter after `ttl` seconds by the server's clock, or a timedelta.
 
-        Then it is as if it had been deleted: who is attached to it finds it lost, and who creates
-        it gets an empty one. Never is a part of it taken for the whole.
-
-        Args:
-            ttl: Seconds from now by the server's clock, or a timedelta.
+        A `clear` takes that back.
 
         Raises:
             ConfigurationError: If `ttl` is not usable, or the server runs no scripts for this
@@ -145,26 +131,8 @@ class WholeFilter(ConnectedFilter):
         self._run(expiry.expire(self._state, expiry.NEVER_MS))
 
     def ttl(self) -> float | None:
-        """Return in how many seconds the filter goes, None if it does not.
-
-        Raises:
-            FilterLostError: If it is gone already.
-
-        Cost: one round trip.
-        """
+        """Return in how many seconds the filter goes, None if it does not; one round trip."""
         return self._run(expiry.ttl(self._state))
-
-    def differences(self, other: WholeFilter) -> list[str]:
-        """Return why the two cannot be combined: "parameter: ... here, ... there" for each.
-
-        Cost: no round trip.
-        """
-        return union.differences(self._descriptor, self._other(other)._descriptor)
-
-    def _other(self, given: object) -> WholeFilter:
-        if not isinstance(given, WholeFilter):
-            raise ConfigurationError(f"other must be a {type(self).__name__}, not {given!r:.80}")
-        return given
 
     def export_file(self, path: FilePath | BinaryIO, *, progress: Progress | None = None) -> None:
         """Write the filter to a file, which `import_file` reads.
@@ -172,8 +140,8 @@ class WholeFilter(ConnectedFilter):
         `MemoryBloomFilter.load` reads it too, unless the filter has a time window, grows, or items
         were discarded. What was added before is in it, whichever client added it; what is added
         during the call may be. What was discarded before is discarded in it. The file has its name
-        when it is whole and on the disk. It has checksums of all its bytes. A random key is in it,
-        and of a secret one a check alone.
+        when it is whole and on the disk, and a checksum. A random key is in it, and of a secret one
+        a check alone.
 
         Args:
             path: The file; or one that is open for bytes, such as a pipe, which is written as it
@@ -186,8 +154,8 @@ class WholeFilter(ConnectedFilter):
             ConfigurationError: If the strategy is "native", whose bits are the server's.
             OSError: If the file cannot be written; what was there before is unchanged.
 
-        Cost: the whole bitmap comes, 2 MiB in a round trip, and 1,000 discarded items; memory for
-        some MiB, and 28 bytes for each discarded item. Clients that add are not held up.
+        Cost: the whole bitmap comes, 2 MiB in a round trip; memory for some MiB, and 28 bytes for
+        each discarded item.
 
         >>> import tempfile
         >>> from bloomlock import BloomFilter, MemoryBloomFilter
@@ -223,36 +191,21 @@ class WholeFilter(ConnectedFilter):
     ) -> Self:
         """Make a filter of what `export_file` or `MemoryBloomFilter.save` wrote, and open it.
 
-        No client sees a part of it: it is prepared at other keys, and has its name when all of the
-        file is there and has its checksums. Until then the name is free, or has the filter that is
-        replaced. After a crash in the middle import it again.
+        No client sees a part of it: it has its name when all of the file is there and has its
+        checksum. Until then the name is free, or has the filter that is replaced.
 
-        Args:
-            name: The filter; the file does not name it.
-            path: The file; or one that is open for bytes, such as a pipe.
-            client: As the class.
-            replace: Whether a filter of that name is replaced; objects attached to it find it
-                lost, as after a clear.
-            progress: Called with how many bytes are done, and of how many.
-            strategy: As for `open`, and so are all that follow.
-            key: See there.
-            refresh: See there.
-            near_cache: See there.
-            on_full: See there.
-            on_lost: See there.
-            on_unknown: See there.
-            prefix: See there.
+        With `replace` a filter of that name is replaced; objects attached to it find it lost, as
+        after a clear. `path` and `progress` are as for `export_file`, all others as for `open`.
 
         Raises:
             ConfigurationError: If the name is taken and `replace` is False, the server has not the
-                memory, or the file is cut, foreign, of another format or damaged: the message names
-                the place. Nothing was changed.
+                memory, or the file is cut, foreign, of another format or damaged. Nothing was
+                changed.
             FilterMismatchError: If the file's filter has another key.
             FilterLostError: If the server lost what was prepared.
             OSError: If the file cannot be read.
 
-        Cost: the bits go to the server once, 1 MiB in a round trip; ten round trips more. With
-        `replace` the server has the memory of both filters for a while.
+        Cost: the bits go to the server once, 1 MiB in a round trip; ten round trips more.
         """
         options = FilterOptions(
             strategy=strategy,
@@ -297,9 +250,7 @@ class WholeFilter(ConnectedFilter):
                 `on_lost="raise"`, or the other server lost what was prepared.
             ConfigurationError: As `import_file`; and for a copy of a filter to itself.
 
-        Cost: the bitmap comes once, and travels to the other server, 2 MiB in a round
-        trip; memory for some MiB, 200 bytes for each of these parts, and 60 bytes for each
-        discarded item.
+        Cost: as `export_file` and `import_file`.
         """
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
         made = self._sibling(keys, client)
@@ -335,15 +286,8 @@ class WholeFilter(ConnectedFilter):
         was read, or all of it. Items that the filter does not have are left out: their next `add`
         is new. An add that the switch meets on its way may be of unknown outcome.
 
-        Args:
-            items: All items, as for `update`.
-            capacity: Of the new filter; None: as it is.
-            error_rate: Of the new filter; None: as it is.
-            late: Returns the items that came since `items` was read; None: there are none.
-            seeds: Of the new filter, as for the class; the key stays.
-            num_hashes: See there.
-            optimize: See there.
-            shards: See there. A filter that grows begins again with one slice.
+        The other arguments are as for the class; capacity and error rate of None are as they are.
+        The key stays. A filter that grows begins again with one slice.
 
         Raises:
             FilterLostError: If the filter is cleared, replaced or lost during the call.
