@@ -90,14 +90,14 @@ def _take(
     Of the claims of an item that threads or tasks made at a time several may be unanswered, and the
     server has granted one. An item that is BUSY is asked for again by the token of each.
     """
-    ask = lambda view: _take_in(state, view, todo, options, only_expired=only_expired)  # noqa: E731
     for one in sessions:
         one.token = one.token or state.unanswered.take(one.offer.data) or TOKENS.new()
     tried = [(one.offer.data, one.token) for one in sessions]
     todo = [*sessions]
     try:
         while todo:
-            yield from in_one_generation(state, ask)
+            work = partial(_take_in, state, todo, options, only_expired)
+            yield from in_one_generation(state, work)
             busy, todo = [one for one in todo if one.state is ClaimState.BUSY], []
             for one in busy:
                 if (token := state.unanswered.take(one.offer.data)) is not None:
@@ -114,11 +114,10 @@ def _take(
 
 def _take_in(
     state: FilterState,
-    view: View,
     sessions: Sequence[ClaimSession],
     options: ClaimOptions,
-    *,
-    only_expired: bool,
+    only_expired: bool,  # noqa: FBT001 - of a partial
+    view: View,
 ) -> Core[bool | None]:
     """Ask in one generation; None: a shard is of another one."""
     check_support(CLAIMS, state.strategy.name, view.descriptor)
