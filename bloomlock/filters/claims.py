@@ -116,7 +116,7 @@ def _take_in(
     state: FilterState,
     sessions: Sequence[ClaimSession],
     options: ClaimOptions,
-    only_expired: bool,  # noqa: FBT001 - of a partial
+    only_expired: bool,
     view: View,
 ) -> Core[bool | None]:
     """Ask in one generation; None: a shard is of another one."""

@@ -55,22 +55,22 @@ def test_bits_are_those_of_both(valkey, second, monkeypatch, way, shape):
 
 
 @pytest.mark.parametrize(
-    ("other", "says"),
+    "other",
     [
-        ({"capacity": 4000}, "num_bits: .* here, .* there"),
-        ({"num_hashes": 5}, "num_hashes: 7 here, 5 there"),
-        ({"shards": 2}, "shards: 1 here, 2 there"),
-        ({"seeds": range(7)}, "seeds: None here"),
-        ({"key": b"a secret of 16 bytes or more"}, "key: none here, a secret one there"),
+        {"capacity": 4000},
+        {"num_hashes": 5},
+        {"shards": 2},
+        {"seeds": range(7)},
+        {"key": b"a secret of 16 bytes or more"},
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_unequal_filters_are_refused_and_nothing_is_changed(r, other, says):
+def test_unequal_filters_are_refused_and_nothing_is_changed(r, other):
     a = filled("a", r, 0, 100)
     b = BloomFilter("b", **({"capacity": 3000} | other), client=r)
     before = {key: r.dump(key) for key in r.scan_iter()}
     for act in (a.union_update, a.update):
-        with pytest.raises(ConfigurationError, match=says):
+        with pytest.raises(ConfigurationError, match="merged only if"):
             act(b)
     assert before == {key: r.dump(key) for key in r.scan_iter()}
     for wrong in (MemoryBloomFilter(3000), ["1"], None):
@@ -80,7 +80,7 @@ def test_unequal_filters_are_refused_and_nothing_is_changed(r, other, says):
 
 def test_random_keys_differ(r):
     a, b = (BloomFilter(name, 3000, client=r, key=True) for name in "ab")
-    with pytest.raises(ConfigurationError, match="key: a random one here, .* which is another"):
+    with pytest.raises(ConfigurationError, match="the random one of .* the random one of"):
         a.union_update(b)
 
 
