@@ -47,14 +47,8 @@ class StartMessages:
         self._script = client.register_script(source.read_text("utf-8"))
 
     def take(self, count: int, done: Sequence[bytes] = ()) -> list[tuple[bytes, bytes]]:
-        """Remove messages of which the ids are `done`, and take others: ids and messages.
-
-        Raises:
-            redis.exceptions.RedisError: The server could not be asked; what was taken then is there
-                again after its lease.
-
-        Cost: one round trip.
-        """
+        """Remove messages of which the ids are `done`, and take others: ids and messages."""
+        # What is taken when the server cannot answer is there again after its lease.
         prefix = f"{secrets.token_hex(8)}:"
         taken = self._script(self._keys, [*self._words, count, prefix, *done])
         return list(zip(taken[::2], taken[1::2], strict=True))
@@ -111,7 +105,6 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
         raise DontCloseSpider
 
     async def _read(self) -> None:
-        """Take messages and hand their requests to the engine. Never raises."""
         self._is_reading = True
         try:
             taken = await run_in_thread(partial(self._messages.take, self.redis_batch_size))
@@ -128,7 +121,6 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             self._is_reading = False
 
     def _crawl(self, identity: bytes, message: bytes) -> None:
-        """Hand the requests of a message to the engine; it is removed when they are queued."""
         try:
             made = self.make_request_from_data(message)
             requests = [*made] if isinstance(made, Iterable) else [made]
