@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .crawls import connected
 from .errors import NO, SIGNALLED, Failure, warn
 from .options import example, json_option, url_option, value_option
 from .output import print_json, print_table, size_text
@@ -34,10 +35,8 @@ _SILENT_S = 3.0
 @click.option("--restart", is_flag=True, help="Begin the crawl of --name from the start.")
 @value_option("--workers", kind=click.IntRange(1, 64), default=4, what="Scrapy processes.")
 @value_option("--capacity", kind=click.IntRange(1), default=100_000, what="Links to reckon with.")
-@value_option("--max-pages", kind=click.IntRange(0), what="Then stop.  [default: 10000 for a URL]")
-@click.option(
-    "--robots/--no-robots", default=None, help="Obey robots.txt.  [default: for a URL, yes]"
-)
+@value_option("--max-pages", kind=click.IntRange(0), default=10_000, what="Then stop; 0: never.")
+@click.option("--robots/--no-robots", default=True, help="Obey robots.txt, or not.")
 @value_option(
     "--concurrency", kind=click.IntRange(1, 256), default=8, what="Pages at a time, each."
 )
@@ -66,10 +65,14 @@ def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     job = Job(options)
     try:
-        with watched(job) if watch else nullcontext("") as page, _telling() as tell:
+        with (
+            connected(options["url"]) as (client, url),
+            watched(job) if watch else nullcontext("") as page,
+            _telling() as tell,
+        ):
             if page:
                 click.echo(f"live figures: {page}", err=True)
-            job.run(lambda: tell(_lines(job)))
+            job.run(client, url, lambda: tell(_lines(job)))
     finally:
         signal.signal(signal.SIGTERM, before)
     if as_json:

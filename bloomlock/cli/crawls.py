@@ -187,7 +187,7 @@ def _crawl_record(client: Any, name: str) -> CrawlRecord:
 
 @contextmanager
 def connected(url: str | None, name: str = "--url") -> Iterator[tuple[Any, str]]:
-    """Yield a client of the server that a user means, or of its cluster, and where that is."""
+    """Yield a client of the server that a user means, or of its cluster, and its URL."""
     address = find_address(url, name=name)
     times = {"socket_timeout": _SECONDS, "socket_connect_timeout": _SECONDS}
     with explained(address):
@@ -197,13 +197,14 @@ def connected(url: str | None, name: str = "--url") -> Iterator[tuple[Any, str]]
                 client.close()
                 client = redis.RedisCluster.from_url(address.url)
     with client:
-        yield client, hide_secret(address.url)
+        yield client, address.url
 
 
 class RedisSet:
     """The set of scrapy-redis, which may grow while it is read; it holds `most` fingerprints."""
 
-    def __init__(self, client: Any, place: str, key: str) -> None:
+    def __init__(self, client: Any, url: str, key: str) -> None:
+        place = hide_secret(url)
         self.title = f"the set {key!r} at {place}"
         self._client = client
         self._key = os.fsencode(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -12,26 +13,22 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from bloomlock.server import explained, find_address
-from scrapy_ext.crawl.site import TOKEN_HEADER, open_target
+from bloomlock.errors import ConfigurationError
+from scrapy_ext.crawl import GIVEN
+from scrapy_ext.crawl.pydoc_pages import pydoc_pages
 from scrapy_ext.crawl_state import CrawlRecord, Figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from io import FileIO
 
-    from scrapy_ext.crawl.site import Target
-
 LOOK_S = 0.2
 LAST_PAGES_S = 30.0
 """A worker that is stopped gets this long for the pages it has in flight."""
-MOST_PAGES = 10_000
-"""Of a site of another server, where no limit is given."""
 
 
 @dataclass(slots=True)
@@ -79,7 +76,7 @@ class Job:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """Take the options of the command, where None stands for what suits the site."""
+        """Take the options of the command."""
         self._options = options
         self.title = "starting"
         self.workers: list[Worker] = []
@@ -129,103 +126,104 @@ class Job:
             ],
         }
 
-    def run(self, show: Callable[[], object]) -> None:
-        """Crawl; `show` is called as the figures change.
+    def run(self, client: Any, url: str, show: Callable[[], object]) -> None:
+        """Crawl; `client` is one of the server at `url`, `show` is called as the figures change.
 
         Blocks until the crawl has ended, the page limit is reached, no worker is left, or Ctrl-C.
         All processes have ended on return. A crawl without a name leaves nothing on the server.
         """
         options = self._options
-        address = find_address(options["url"], name="url")
-        with explained(address):
-            client = redis.Redis.from_url(
-                address.url, socket_timeout=5, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0)
-            )
-            client.ping()
+        start = self._start_page(show)
+        record = CrawlRecord(client, options["name"] or f"crawl-{secrets.token_hex(6)}")
+        try:
+            # Until all workers have joined it this process holds the crawl, so that it does not
+            # end: one that is late would begin another.
+            is_whole = record.hold(anew=options["restart"])
+            with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
+                try:
+                    for number in range(options["workers"]):
+                        self._start_worker(Path(folder, f"{number}"), start, record.name, url)
+                    self._watch(record, show)
+                except KeyboardInterrupt:
+                    self.interrupted = True
+                finally:
+                    self._stop()
+            record.let_go()
+            self.state = record.figures()
+            if options["name"] is None:
+                record.delete()
+        except redis.exceptions.RedisError as error:
+            self.failures.append(f"the server failed: {error}")
+            return
+        if is_whole and self.state.state != "running":
+            self.missed = sorted(self.found - {*self.fetched, *self.failed})
+        if not self.fetched and self.failed:
+            why = next(iter(self.failed.values()))
+            self.failures.append(f"the start page {start} could not be fetched: {why}")
+
+    def _start_page(self, show: Callable[[], object]) -> str:
+        """Return the URL of the site's first page, and set its title."""
+        source = self._options["source"]
+        parts = urlsplit(source or "")
+        if parts.scheme in {"http", "https"} and parts.hostname:
+            self.title = source
+            return str(source)
 
         def rendered(text: str) -> None:
             self.title = text
             show()
 
-        with client, open_target(options["source"], rendered) as target:
-            self.title = target.title
-            record = CrawlRecord(client, options["name"] or f"crawl-{secrets.token_hex(6)}")
-            try:
-                # Until all workers have joined it this process holds the crawl, so that it does not
-                # end: one that is late would begin another.
-                is_whole = record.hold(anew=options["restart"])
-                self._work(record, target, address.url, show)
-                record.let_go()
-                self.state = record.figures()
-                if options["name"] is None:
-                    record.delete()
-            except redis.exceptions.RedisError as error:
-                self.failures.append(f"the server failed: {error}")
-                return
-            if is_whole and self.state.state != "running":
-                self.missed = sorted(self.found - {*self.fetched, *self.failed})
-            if not self.fetched and self.failed:
-                why = next(iter(self.failed.values()))
-                self.failures.append(f"the start page {target.start} could not be fetched: {why}")
+        folder = pydoc_pages(rendered) if source is None else Path(source)
+        self.title = "the documentation of Python" if source is None else str(folder)
+        index = folder.resolve() / "index.html"
+        if not index.is_file():
+            raise ConfigurationError(
+                f"SOURCE is {source!r}; allowed are an http or https URL and a folder with an "
+                "index.html."
+            )
+        return index.as_uri()
 
-    def _work(
-        self, record: CrawlRecord, target: Target, url: str, show: Callable[[], object]
-    ) -> None:
-        """Run the workers, until none runs or there are pages enough."""
-        limit = self._options["max_pages"]
-        if limit is None and target.is_remote:
-            limit = MOST_PAGES
-        settings = json.dumps(self._settings(target, record.name, url)).encode()
-        started, is_held = time.monotonic(), True
-        with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
-            try:
-                for number in range(self._options["workers"]):
-                    self._start(Path(folder, f"{number}"), settings)
-                while num_running := sum(worker.is_running for worker in self.workers):
-                    self._read()
-                    self.seconds = time.monotonic() - started
-                    self.state = record.figures()
-                    if is_held and self.state.workers > num_running:
-                        record.let_go()
-                        is_held = False
-                    show()
-                    if limit and len(self.fetched) >= limit:
-                        break
-                    time.sleep(LOOK_S)
-            except KeyboardInterrupt:
-                self.interrupted = True
-            finally:
-                self._stop()
-
-    def _settings(self, target: Target, name: str, url: str) -> dict[str, Any]:
-        options = self._options
-        return {
-            "START_URL": target.start,
-            "DEFAULT_REQUEST_HEADERS": {TOKEN_HEADER: target.token} if target.token else {},
+    def _start_worker(self, file: Path, start: str, name: str, url: str) -> None:
+        options, is_remote = self._options, not start.startswith("file:")
+        settings = {
+            "START_URL": start,
             "BLOOMLOCK_URL": url,
             "BLOOMLOCK_NAME": name.replace("%", "%%"),
             "BLOOMLOCK_CAPACITY": options["capacity"],
-            "ROBOTSTXT_OBEY": target.is_remote if options["robots"] is None else options["robots"],
+            "ROBOTSTXT_OBEY": is_remote and options["robots"],
             "CONCURRENT_REQUESTS": options["concurrency"],
             "CONCURRENT_REQUESTS_PER_DOMAIN": options["concurrency"],
             "DOWNLOAD_DELAY": options["delay"],
-            "AUTOTHROTTLE_ENABLED": target.is_remote,
+            "AUTOTHROTTLE_ENABLED": is_remote,
         }
-
-    def _start(self, file: Path, settings: bytes) -> None:
-        given, told, log = (file.with_suffix(end) for end in (".json", ".told", ".log"))
-        given.write_bytes(settings)
-        with given.open("rb") as stdin, told.open("wb") as stdout, log.open("wb") as stderr:
-            # S603: this very interpreter and a module of ours. In a session of its own: Ctrl-C
-            # reaches the job alone.
+        told, log = file.with_suffix(".told"), file.with_suffix(".log")
+        with told.open("wb") as stdout, log.open("wb") as stderr:
+            # In a session of its own: Ctrl-C reaches the job alone.
             process = subprocess.Popen(
                 [sys.executable, "-m", "scrapy_ext.crawl.worker"],
-                stdin=stdin,
+                stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
+                env=os.environ | {GIVEN: json.dumps(settings)},
                 start_new_session=True,
             )
         self.workers.append(Worker(process, log, told.open("rb", buffering=0)))
+
+    def _watch(self, record: CrawlRecord, show: Callable[[], object]) -> None:
+        """Show how far the crawl is until no worker runs, or there are pages enough."""
+        started, is_held = time.monotonic(), True
+        limit = self._options["max_pages"]
+        while num_running := sum(worker.is_running for worker in self.workers):
+            self._read()
+            self.seconds = time.monotonic() - started
+            self.state = record.figures()
+            if is_held and self.state.workers > num_running:
+                record.let_go()
+                is_held = False
+            show()
+            if limit and len(self.fetched) >= limit:
+                break
+            time.sleep(LOOK_S)
 
     def _read(self) -> None:
         """Add up what workers have told since; one that was killed may leave half a line."""

@@ -1,7 +1,7 @@
 """A worker of `bloomlock crawl`: a Scrapy process with the add-on, as any project has.
 
-From standard input it reads its settings as JSON. To standard output it writes a JSON line for each
-page that it is done with. It stops when the job is gone.
+Its settings are JSON in the environment. To standard output it writes a JSON line for each page
+that it is done with. It stops when the job is gone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,14 @@ from scrapy.http import HtmlResponse
 from scrapy.linkextractors import LinkExtractor
 from w3lib.url import canonicalize_url
 
+from scrapy_ext.crawl import GIVEN
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from scrapy.http import Response
     from twisted.python.failure import Failure
 
-PORTS = {"http": 80, "https": 443}
 FIRST_REDIRECT, FIRST_REFUSAL = 300, 400
 LINKS = LinkExtractor(
     tags=("a", "area", "iframe"), attrs=("href", "src"), deny_extensions=(), unique=False
@@ -52,7 +54,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class SiteSpider(Spider):
-    """Follows every link to the host that it starts on, and tells what it meets."""
+    """Follows every link to the host, or in the folder, that it starts in; tells what it meets."""
 
     name = "site"
     start_url: str
@@ -62,6 +64,10 @@ class SiteSpider(Spider):
         self._links = 1
         self._job = os.getppid()
         self._met: set[str] = set()
+        start = urlsplit(self.start_url)
+        self._folder = start.path.rpartition("/")[0] if start.scheme == "file" else ""
+        host = re.escape(start.netloc)
+        self._is_here = re.compile(rf"https?://{host}(?:[/?#]|$)", re.IGNORECASE).match
 
     async def start(self) -> AsyncIterator[Request]:
         yield self._request(self.start_url)
@@ -76,10 +82,10 @@ class SiteSpider(Spider):
         elif response.status >= FIRST_REDIRECT:
             target = response.headers.get("Location", b"") or b""
             links = [response.urljoin(target.decode("latin-1").strip())]
-            why = "" if self._is_here(links[0]) else f"redirects to {links[0]}"
+            why = "" if self.target(links[0]) else f"redirects to {links[0]}"
         elif isinstance(response, HtmlResponse):
             links = [link.url for link in LINKS.extract_links(response)]
-        links = [url for url in links if self._is_here(url)]
+        links = [*filter(None, map(self.target, links))]
         self._links += len(links)
         found = {*map(canonicalize_url, links)} - self._met
         self._met |= found
@@ -113,25 +119,24 @@ class SiteSpider(Spider):
         if os.getppid() != self._job:
             raise CloseSpider("the job is gone")
 
+    def target(self, url: str) -> str:
+        """Return where a link leads on this site; empty if it leads to another."""
+        if not self._folder:
+            return url if self._is_here(url) else ""
+        if not url.startswith("file:"):
+            return ""
+        # As on a server the folder is the root, and each of its folders means its index.
+        path = urlsplit(url).path
+        if not path.startswith(f"{self._folder}/"):
+            path = self._folder + path
+        return f"file://{path}index.html" if path.endswith("/") else f"file://{path}"
+
     def _request(self, url: str) -> Request:
         return Request(url, callback=self.parse, errback=self.failed)
 
-    def _is_here(self, url: str) -> bool:
-        try:
-            return urlsplit(url).scheme in PORTS and site_of(url) == site_of(self.start_url)
-        except ValueError:
-            return False
-
-
-def site_of(url: str) -> tuple[str | None, int]:
-    """Return host and port; http and https count as one. ValueError if it is no URL."""
-    parts = urlsplit(url)
-    port = parts.port or PORTS.get(parts.scheme, 0)
-    return parts.hostname, 0 if port in PORTS.values() else port
-
 
 if __name__ == "__main__":
-    given = json.load(sys.stdin)
+    given = json.loads(os.environ[GIVEN])
     start_url = given.pop("START_URL")
     process = CrawlerProcess({**SETTINGS, **given})
     process.crawl(SiteSpider, start_url=start_url)

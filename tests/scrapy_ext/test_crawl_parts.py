@@ -1,33 +1,37 @@
-"""The parts of `bloomlock crawl` that need no crawl: the pages about Python, the folder server."""
+"""The parts of `bloomlock crawl` that need no crawl: the pages about Python, and links."""
 
 from __future__ import annotations
 
 import re
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 
 from scrapy_ext.crawl.pydoc_pages import harmless, pydoc_pages
-from scrapy_ext.crawl.site import TOKEN_HEADER, open_target
-from scrapy_ext.crawl.worker import site_of
+from scrapy_ext.crawl.worker import SiteSpider
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "same"),
+    ("start", "link", "leads_to"),
     [
-        ("http://a/x", "https://a:443/y", True),
-        ("http://a:81/", "http://a/", False),
-        ("http://a/", "http://b.a/", False),
-        ("http://A/", "http://a/", True),
+        ("http://a/x", "https://a/y", "https://a/y"),
+        ("http://a/x", "http://A?y", "http://A?y"),
+        ("http://a:81/", "http://a/", ""),
+        ("http://a/", "http://b.a/", ""),
+        ("http://a/", "http://ab/", ""),
+        ("http://a/", "file:///a/", ""),
+        ("file:///a/index.html", "file:///a/b/c.html?d#e", "file:///a/b/c.html"),
+        ("file:///a/index.html", "file:///a/b/", "file:///a/b/index.html"),
+        ("file:///a/index.html", "file:///", "file:///a/index.html"),
+        ("file:///a/index.html", "file:///ab/c.css", "file:///a/ab/c.css"),
+        ("file:///a/index.html", "http://a/", ""),
     ],
 )
-def test_same_site(first: str, second: str, same: bool) -> None:
-    assert (site_of(first) == site_of(second)) is same
+def test_where_a_link_leads(start: str, link: str, leads_to: str) -> None:
+    assert SiteSpider(start_url=start).target(link) == leads_to
 
 
 @pytest.mark.thorough
@@ -49,16 +53,3 @@ def test_the_pages_about_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert said[-1].endswith("3 of 3 pages")
     assert pydoc_pages(said.append) == folder
     assert len(said) == 4
-
-
-def test_the_folder_is_for_those_who_know_the_token(tmp_path: Path) -> None:
-    tmp_path.joinpath("index.html").write_text("hello")
-    with open_target(str(tmp_path), lambda _: None) as target:
-        request = urllib.request.Request(target.start)  # noqa: S310 - our own loopback URL
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=10)  # noqa: S310 - as above
-        assert refused.value.code == 403
-        refused.value.close()
-        request.add_header(TOKEN_HEADER, target.token)
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
-            assert answer.read() == b"hello"
