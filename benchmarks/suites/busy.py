@@ -31,7 +31,7 @@ def measure(bench: Bench) -> Iterable[Row]:
     entries = bench.choose(ENTRIES)
     adds = bench.count(ADDS, 0, CONNECTIONS)
     taken = {entry: _take_down(entry, adds, bench) for entry in entries}
-    rows = {entry: Row("busy", TABLE, entry) for entry in entries}
+    rows = {entry: Row.of("busy", TABLE, entry) for entry in entries}
     order = random.Random(0)
     with connect(bench.url) as client, ExitStack() as stack:
         stack.callback(forget, client, bench.prefix)

@@ -11,19 +11,11 @@ from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import FULL, Column
 from benchmarks.workloads import cut, items
-from bloomlock import NearCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OURS = c.Entry("claims", "bloomlock", "claims.Claims")
-NEAR = c.Entry(
-    "claims-near",
-    "bloomlock, near-cache",
-    "claims.Claims",
-    {"near_cache": NearCache(10_000, max_staleness=60.0)},
-    ("exists",),
-)
 ASYNC = c.Entry("claims-async", "bloomlock, asyncio", "claims.AsyncClaims", {}, c.SINGLE)
 IDEMKIT = c.Entry("idemkit", "idemkit", "claims.Idemkit", needs="package:idemkit")
 LOCK = c.Entry("lock-sadd", "redis-py Lock + SADD", "claims.LockAndSet")
@@ -45,7 +37,7 @@ def memory(bench: Bench) -> Iterator[Row]:
             claimed = memory_of(client, place.prefix) - before
             for some in cut(handles, 1000):
                 scheme.finish(some)
-            row = Row("memory", f"bytes for each of {count:,} items", entry)
+            row = Row.of("memory", f"bytes for each of {count:,} items", entry)
             row.note(finished=memory_of(client, place.prefix) / count, open=claimed / count)
             forget(client, place.prefix)
             yield row
@@ -57,7 +49,7 @@ SUITE = Suite(
     (
         part(
             "calls",
-            Stage((OURS, NEAR, ASYNC, IDEMKIT, LOCK, *TRIPS), SINGLES, (20, 3)),
+            Stage((OURS, ASYNC, IDEMKIT, LOCK, *TRIPS), SINGLES, (20, 3)),
             Stage(SCHEMES, (Case("add_many", 1000, batch=100),), (9, 3)),
             Stage(
                 (*SCHEMES, *TRIPS),

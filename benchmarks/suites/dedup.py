@@ -54,7 +54,7 @@ def dedup(bench: Bench) -> Iterable[Row]:
         new = _write(folder / "lines", lines)
         (folder / "empty").touch()
         table = f"{lines:,} lines, {new:,} different"
-        rows = {entry: Row("dedup", table, entry) for entry in there}
+        rows = {entry: Row.of("dedup", table, entry) for entry in there}
         for _ in bench.slices(3, 1):
             for entry, row in rows.items():
                 found = []

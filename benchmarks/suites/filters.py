@@ -143,7 +143,7 @@ WINDOWS = Suite(
 
 SCALE = Suite(
     "scale",
-    "10^8 items, 1 to 4,096 shards, clusters",
+    "10^8 items, 1 to 4,096 shards",
     (
         part(
             "large",
@@ -157,10 +157,6 @@ SCALE = Suite(
                 (9, 3),
                 fill=50_000,
             ),
-        ),
-        part(
-            "masters",
-            Stage(c.clusters(1, 2, 3), (batches(1000, 20_000),), (9, 3), LARGE),
         ),
     ),
 )

@@ -126,7 +126,7 @@ def measure(bench: Bench) -> Iterable[Row]:
                         found = figures(team.go())
                         cost = meter.stop(found["grants"] or 1)
                         table = f"{clients} client{'s' * (clients > 1)}, held {hold:g} ms"
-                        row = Row("locks", table, entry, clients=clients, hold=hold)
+                        row = Row.of("locks", table, entry, clients=clients, hold=hold)
                         rows.setdefault((clients, hold, entry), row).note(**found, **cost)
         finally:
             for start in ("", "lock:", "lock-signal:"):  # python-redis-lock's

@@ -31,7 +31,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     """Add items through a proxy that loses replies, and look each up afterwards."""
     count = bench.count(10_000, 1_000)
     for entry in bench.choose(ENTRIES):
-        row = Row("losses", f"{count:,} adds, {SHARE:.0%} of the replies lost", entry)
+        row = Row.of("losses", f"{count:,} adds, {SHARE:.0%} of the replies lost", entry)
         raised = lost = twice = 0
         with LossProxy(bench.url, SHARE) as proxy:
             place = Place(proxy.url, bench.prefix, f"loss {entry.name}", 2 * count + 1000)

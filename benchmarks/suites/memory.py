@@ -32,7 +32,7 @@ def bits(bench: Bench) -> Iterator[Row]:
         for rate, count, entry in ((r, n, e) for r in RATES for n in counts for e in entries):
             if entry is not c.SADD or rate == RATES[0]:
                 table, column = f"bits for each item at {rate:g}", f"{count:,} items"
-                row = Row("bits", table, entry, column, items=count, rate=rate)
+                row = Row.of("bits", table, entry, column, items=count, rate=rate)
                 place = Place(bench.url, bench.prefix, "bits", count, rate)
                 taken, least = _bits(client, entry, place), -math.log2(rate) / math.log(2)
                 row.note(bits=taken, bytes=taken / 8, over=taken / least)
@@ -66,7 +66,7 @@ def fills(bench: Bench) -> Iterator[Row]:
                 found = sum(sum(made.exists_many(some)) for some in cut(asked, CHUNK))
                 kept = sum(sum(made.exists_many(some)) for some in cut(there[:count], CHUNK))
                 table = f"false positives of a filter for {capacity:,} at {FILLED_RATE:g}"
-                row = Row("fills", table, entry, f"{fill} % full", fill=fill)
+                row = Row.of("fills", table, entry, f"{fill} % full", fill=fill)
                 row.note(errors=found / len(asked), denied=count - kept)
                 yield row
             forget(client, bench.prefix)

@@ -101,7 +101,7 @@ def rates(bench: Bench) -> Iterator[Row]:
         for trip_ms in LINKS_MS:
             link = f"round trip {trip_ms:g} ms" if trip_ms else "unix socket"
             title = f"crawls, {LINKS.links} links a page"
-            rows = {entry: Row("rates", title, entry, link, ms=trip_ms) for entry in entries}
+            rows = {entry: Row.of("rates", title, entry, link, ms=trip_ms) for entry in entries}
             with delayed(bench.url, trip_ms) as through:
                 for _ in bench.slices(5, 1):
                     for entry in order.sample(entries, len(entries)):
@@ -127,7 +127,7 @@ def crashes(bench: Bench) -> Iterator[Row]:
     kills = KILLS[::3] if bench.quick else KILLS
     with connect(bench.url) as client, Site(CRASH) as site:
         for entry in bench.choose(CRASHED):
-            row = Row("crashes", f"{CRASH.pages} pages, killed and started again", entry)
+            row = Row.of("crashes", f"{CRASH.pages} pages, killed and started again", entry)
             for kill_at in kills:
                 row.note(**_killed(entry, site, (bench.url, bench.prefix), kill_at))
                 forget(client, f"*{bench.prefix}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,12 @@ import click
 import bloomlock
 
 from . import options
-from .errors import NO, Failure, Stopped, warn
+from .errors import NO, Failure
 from .lines import STDIN, SignalGuard
 from .options import example
 from .output import print_fields, print_json, shown, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bloomlock import BloomFilter
-
     from .options import Named
 
 _GIB = 2**30
@@ -176,12 +171,9 @@ def copy_command(
     All that was added before is in the copy; clients may go on adding. The copy
     gets its name when it is whole.
     """
-    with options.open_as_it_is(name, **where) as bloom:
-        to = target or where["url"], new_name or name
-        with _interruptible() as moved:
-            made = bloom.copy_to(*to, replace=replace, progress=moved)
-        with made:
-            _say("copied", made, made.name)
+    to = target or where["url"], new_name or name
+    with options.open_as_it_is(name, **where) as bloom, SignalGuard() as guard:
+        bloom.copy_to(*to, replace=replace, progress=guard.check).close()
 
 
 @click.command("export", epilog=example("bloomlock filter export urls - | zstd > urls.zst"))
@@ -200,10 +192,8 @@ def export_command(named: Named, file: str, *, force: bool) -> None:
         raise Failure(f"{file} is there; give --force to replace it")
     if file == STDIN and sys.stdout.isatty():
         raise Failure("a filter is not written to a terminal; give a FILE, or a pipe")
-    with named as bloom:
-        with _interruptible() as moved:
-            bloom.export_file(sys.stdout.buffer if file == STDIN else file, progress=moved)
-        _say("wrote", bloom, "standard output" if file == STDIN else file)
+    with named as bloom, SignalGuard() as guard:
+        bloom.export_file(sys.stdout.buffer if file == STDIN else file, progress=guard.check)
 
 
 @click.command("import", epilog=example("zstd -dc urls.zst | bloomlock filter import urls -"))
@@ -221,30 +211,7 @@ def import_command(
     clients are refused it, or use the filter that is replaced.
     """
     source: Any = sys.stdin.buffer if file == STDIN else file
-    with _interruptible() as moved:
-        made = bloomlock.BloomFilter.import_file(
-            name, source, client=url, key=key, replace=replace, progress=moved
-        )
-    with made:
-        _say("imported", made, name)
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function for `progress=`; a signal ends the work between two of its parts."""
     with SignalGuard() as guard:
-        try:
-            yield lambda _done, _all: guard.check()
-            guard.check()
-        except Stopped:
-            warn("interrupted; nothing is left of it: run the same command again")
-            raise
-
-
-def _say(what: str, bloom: BloomFilter, where: str) -> None:
-    """Write one line about what was done to standard error, as data may go to the other."""
-    info = bloom.info()
-    warn(
-        f"{what} {where}: about {info.estimated_count} items of "
-        f"{info.up_to or info.capacity}, {size_text(info.memory_bytes)}"
-    )
+        bloomlock.BloomFilter.import_file(
+            name, source, client=url, key=key, replace=replace, progress=guard.check
+        ).close()

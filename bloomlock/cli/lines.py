@@ -196,7 +196,8 @@ class SignalGuard:
         for number, before in self._before.items():
             signal.signal(number, before)
 
-    def check(self) -> None:
+    def check(self, *_: int) -> None:
+        """Raise Stopped if a signal came; also for `progress=`, which says how far the work is."""
         if self._noted is not None:
             raise Stopped(self._noted)
 

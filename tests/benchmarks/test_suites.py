@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 import redis
 from click.testing import CliRunner
+from private import PrivateServer
 
 from benchmarks import engine, jobs, page, proxies, results, tables
 from benchmarks.cli import main
 from benchmarks.place import Meter, Place, connect
-from benchmarks.private import PrivateServer
 from benchmarks.proxies import LossProxy
 from benchmarks.suites import SUITES
 from benchmarks.workloads import WARM_UP, items
@@ -108,12 +108,6 @@ def test_tasks(measure):
     table, column = "add, by tasks of asyncio", "1,000 tasks"
     assert found["tasks", "async-atomic", table, column]["trips"][0] < 0.5
     assert found["tasks", "async-sadd-one", table, column]["trips"][0] > 0.9
-
-
-def test_clusters(measure):
-    found = measure("scale", "--items", "20", part="masters", only="masters-2")
-    # Both masters of a batch of 20.
-    assert [figures["trips"] for key, figures in found.items() if key != "out"] == [[0.1]]
 
 
 def test_memory(measure):
@@ -228,7 +222,7 @@ def test_the_exact_peer_names_each_new_item_once(server):
 
 def test_ratios_are_of_one_repetition_over_the_base():
     def row(name, column, *rates):
-        made = results.Row("part", "table", SimpleNamespace(name=name, title=name), column)
+        made = results.Row.of("part", "table", SimpleNamespace(name=name, title=name), column)
         for rate in rates:
             made.note(rate=rate, server=1 / rate)
         return made

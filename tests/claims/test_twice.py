@@ -12,10 +12,10 @@ import threading
 import pytest
 import redis
 from claim_tools import settled
+from private import PrivateServer
 from proxy import deliver
 from servers import require_server, wait_until
 
-from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
 from bloomlock.errors import ClaimError, ClaimLostError, OutcomeUnknownError
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 
 import pytest
 from cli_process import PATIENCE
+from private import PrivateServer
 from servers import wait_until
 
-from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.catalog import list_filters
 
@@ -33,11 +32,7 @@ def holds(name, url):
 @pytest.mark.usefixtures("bloom")
 def test_a_file_goes_out_and_comes_in(run, refuse, name, tmp_path, valkey):
     file = tmp_path / "urls.bloom"
-    done = run("filter", "export", name, str(file))
-    assert (done.returncode, done.stdout) == (0, b"")
-    assert re.fullmatch(
-        rb"bloomlock: wrote \S+: about \d+ items of 20000, [\d.]+ kB\n", done.stderr
-    )
+    assert run("filter", "export", name, str(file)) == (0, b"", b"")
     refuse(2, "give --force to replace it", "filter", "export", name, str(file))
     assert run("filter", "export", "--force", name, str(file)).returncode == 0
     assert all(MemoryBloomFilter.load(file).exists_many(LINES))
@@ -117,6 +112,5 @@ def test_an_import_that_is_interrupted_leaves_nothing(start, run, r, name, bloom
         process.stdin.write(data[len(data) // 2 :])
         process.stdin.close()
     assert process.wait(PATIENCE) == -number
-    assert b"run the same command again" in process.stderr.read()
     assert set(r.keys()) == keys
     assert all(bloom.exists_many(LINES))

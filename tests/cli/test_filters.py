@@ -8,9 +8,9 @@ from dataclasses import asdict
 from datetime import timedelta
 
 import pytest
+from private import PrivateServer
 from servers import with_bloom
 
-from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, Lock, plan
 
 

@@ -9,9 +9,9 @@ import subprocess
 import pytest
 import redis
 from cli_process import COMMAND, PATIENCE, answer, children_of, environment, send
+from private import PrivateServer
 from servers import exists, wait_until
 
-from benchmarks.private import PrivateServer
 from bloomlock import Lock, ReadWriteLock
 
 LONG = "3600"

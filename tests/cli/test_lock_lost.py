@@ -7,9 +7,8 @@ import signal
 
 import pytest
 from cli_process import PATIENCE, answer
+from private import PrivateServer
 from servers import exists, wait_until
-
-from benchmarks.private import PrivateServer
 
 LOST = 75
 POLITE = "trap 'echo told; exit 3' TERM; echo on; while :; do sleep 0.1; done"

@@ -9,8 +9,8 @@ import threading
 import pytest
 import redis
 from cli_process import COMMAND, environment
+from private import PrivateServer
 
-from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter
 
 NOWHERE = "unix:///nowhere/at/all.sock"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from cli_process import PATIENCE, answer, send
+from private import PrivateServer
 from proxy import Proxy
 from servers import wait_until
 
-from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import redis
 import redis.asyncio
+from private import PrivateServer
 from proxy import Proxy
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import bloomlock
-from benchmarks.private import PrivateServer
 from bloomlock import catalog
 from bloomlock.errors import BloomlockError
 from bloomlock.locks.protocol import waiting

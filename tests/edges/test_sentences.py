@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from private import PrivateServer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import require_server
 
 import bloomlock
-from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock, MemoryBloomFilter
 from bloomlock.errors import CapacityError
 from bloomlock.runtime import clients

@@ -14,9 +14,8 @@ from threading import Thread
 
 import pytest
 import servers
-
-from benchmarks.cluster import low_port
-from benchmarks.private import PrivateServer
+from cluster import low_port
+from private import PrivateServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 300

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 import servers
+from cluster import low_port
 
-from benchmarks.cluster import low_port
 from bloomlock import AsyncBloomFilter, BloomFilter, Lock
 from bloomlock.errors import FilterLostError, LockLostError
 

@@ -6,10 +6,10 @@ import pytest
 import redis
 from exports import ABSENT, GONE, IN_MEMORY, ITEMS, KINDS, SECRET, WAYS, filled, key_of, small_parts
 from moved_clock import stopped_server
+from private import PrivateServer
 from stepped import Stepped
 from window_clocks import LAST, OVER, SLICE, Clocks
 
-from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, Growth, MemoryBloomFilter
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError

@@ -7,9 +7,9 @@ import logging
 
 import pytest
 import redis
+from private import PrivateServer
 from servers import wait_until
 
-from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.errors import ConfigurationError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from private import PrivateServer
 from stepped import Crash, Stepped, crash
 
-from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.filters import files

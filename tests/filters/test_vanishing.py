@@ -7,8 +7,8 @@ import multiprocessing
 import pytest
 import redis
 import servers
+from private import PrivateServer
 
-from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
 

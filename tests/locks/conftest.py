@@ -11,8 +11,7 @@ import redis
 import servers
 from contract.lock_backends import Backend, World
 from hand_clock import HandClock
-
-from benchmarks.private import PrivateServer
+from private import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

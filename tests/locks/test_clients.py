@@ -16,12 +16,12 @@ import servers
 from contract.lock_backends import TTL
 from lock_tools import happened, is_free, queue_of
 from people import Person
+from private import PrivateServer
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 from servers import wait_until
 
-from benchmarks.private import PrivateServer
 from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, ReadWriteLock
 from bloomlock.errors import LockLostError
 

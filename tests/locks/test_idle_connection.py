@@ -8,9 +8,9 @@ import time
 import pytest
 import redis
 import servers
+from private import PrivateServer
 from redis.auth.token import SimpleToken
 
-from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter, Lock
 from bloomlock.runtime import connections
 from bloomlock.runtime.threads import threads_for

@@ -8,9 +8,9 @@ import pytest
 import redis
 import servers
 from contract.lock_backends import TTL, Backend, World
+from private import PrivateServer
 from servers import wait_until
 
-from benchmarks.private import PrivateServer
 from bloomlock.errors import QuorumError
 
 

@@ -12,13 +12,13 @@ import pytest
 import redis
 import redis.asyncio
 import servers
+from private import PrivateServer
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 from strategies import STRATEGIES, maker_of
 from turns import Turns, counting
 
 import bloomlock
-from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, BloomFilter, Lock, LockStrategy
 from bloomlock.commands import encode_command
 from bloomlock.effects import Request, Transaction

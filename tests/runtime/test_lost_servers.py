@@ -10,11 +10,11 @@ import pytest
 import redis
 import redis.asyncio
 from lock_tools import CancelledAt
+from private import PrivateServer
 from proxy import Proxy
 from redis.exceptions import ReadOnlyError
 from servers import wait_until
 
-from benchmarks.private import PrivateServer
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.commands import encode_command
 from bloomlock.effects import ConnectionLost, Request

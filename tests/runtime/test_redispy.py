@@ -23,11 +23,11 @@ import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
 import servers
+from private import PrivateServer
 from redis.auth.token import SimpleToken
 from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 from servers import wait_until
 
-from benchmarks.private import PrivateServer
 from bloomlock.commands import EXEC, MULTI, encode_command, encode_large, join_commands
 from bloomlock.runtime import cluster as cluster_map
 from bloomlock.runtime import connections, redispy

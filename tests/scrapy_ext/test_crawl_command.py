@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import pytest
 from click.testing import CliRunner
 from crawling import PATIENCE
+from private import PrivateServer
 
-from benchmarks.private import PrivateServer
 from bloomlock.cli import cli
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pytest
 import redis
 import servers
 from asked_filter import AskedFilter, crawler_of
+from private import PrivateServer
 from scrapy.settings import Settings
 
-from benchmarks.private import PrivateServer
 from bloomlock import BloomFilter
 from bloomlock.errors import BloomlockError, ConfigurationError
 from scrapy_ext import BloomDupeFilter

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 import servers
+from private import PrivateServer as AnyServer
 
-from benchmarks.private import PrivateServer as AnyServer
 from bloomlock.server import PrivateServer
 
 
@@ -27,7 +27,8 @@ def test_it_ends_and_leaves_nothing_behind():
 def test_no_server_of_a_test_outlives_its_owner(python, way):
     done = python(
         "import os, sys\n"
-        "from benchmarks.private import PrivateServer\n"
+        f"sys.path.insert(0, {str(Path(servers.__file__).parent)!r})\n"
+        "from private import PrivateServer\n"
         "server = PrivateServer()\n"
         "server.start()\n"
         "print(server.pid, flush=True)\n" + way

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 import servers
+from private import PrivateServer
 from servers import wait_until
-
-from benchmarks.private import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

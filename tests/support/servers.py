@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import redis
+from cluster import clustered, low_port
+from private import PrivateServer
 from redis.cluster import ClusterNode, RedisCluster
 
-from benchmarks.cluster import clustered, low_port
-from benchmarks.private import PrivateServer
 from bloomlock.errors import ServerError
 from bloomlock.server.process import valkey_binary
 

@@ -7,11 +7,11 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import redis
+from private import PrivateServer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import require_server
 
-from benchmarks.private import PrivateServer
 from bloomlock import AsyncRedlock, Redlock
 
 if TYPE_CHECKING:

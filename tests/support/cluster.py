@@ -10,8 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import redis
-
-from benchmarks.private import PrivateServer
+from private import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
