@@ -47,12 +47,13 @@ def page(number: int, shape: Shape) -> bytes:
 class Site(ThreadingHTTPServer):
     """The site on a loopback port, with the paths that were asked for; a context manager."""
 
+    address = "127.0.0.1"
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__((self.address, 0), _Handler)
         self.start = f"http://127.0.0.1:{self.server_port}/0"
         self.served: list[str] = []
         self.on_request: Callable[[int], None] = lambda _number: None
@@ -70,6 +71,34 @@ class Site(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass
 
+    def body(self, path: str, host: str) -> bytes:
+        """Return the page at a path; `host` is the header."""
+        del host
+        return page(int(path[1:]), self.shape)
+
+
+class Hosts(Site):
+    """Pages on several loopback hosts, to all of which page 0 links.
+
+    `times` has when each host was asked for a page, in order.
+    """
+
+    address = "0.0.0.0"  # noqa: S104 - 127.0.0.2 and those after it are hosts of this machine only
+
+    def __init__(self, hosts: int, pages: int) -> None:
+        super().__init__(Shape(hosts * pages, hosts * pages))
+        port = self.server_port
+        places = (f"127.0.0.{1 + one % hosts}:{port}/{one + 1}" for one in range(hosts * pages))
+        self._first = "".join(f'<a href="http://{place}">page</a>' for place in places).encode()
+        self.times: dict[str, list[float]] = {}
+
+    def body(self, path: str, host: str) -> bytes:
+        if path == "/0":
+            return self._first
+        with self.lock:
+            self.times.setdefault(host, []).append(time.perf_counter())
+        return b"<html></html>"
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -84,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
             number = len(site.served)
         site.on_request(number)
         time.sleep(site.shape.seconds)
-        body = page(int(self.path[1:]), site.shape)
+        body = site.body(self.path, self.headers["Host"])
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(body)))

@@ -6,11 +6,13 @@ import random
 import signal
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import contenders as c
-from benchmarks.crawl.site import Shape, Site
+from benchmarks.crawl.site import Hosts, Shape, Site
 from benchmarks.place import Meter, connect, forget
 from benchmarks.processes import LONGEST_WAIT, Worker
 from benchmarks.proxies import delayed
@@ -66,6 +68,8 @@ LINKS_MS = (0.0, 0.5, 1.0)
 CRASH = Shape(links=12, new=4, pages=61, seconds=0.02)
 KILLS = (4, 10, 16, 25, 40, 58)
 """The requests at which a process is killed."""
+HOSTS = 8
+DELAY = {"DOWNLOAD_DELAY": 0.1, "DOWNLOAD_DELAY_JITTER": 0, "CONCURRENT_REQUESTS": 16}
 
 
 def _start(entry: Entry, site: Site, folder: str, where: tuple[str, str], **more: object) -> Worker:
@@ -154,6 +158,42 @@ def _killed(entry: Entry, site: Site, where: tuple[str, str], kill_at: int) -> d
     }
 
 
+def delays(bench: Bench) -> Iterator[Row]:
+    """Let processes fetch pages of hosts with a delay, and take the gaps between two of a host."""
+    pages = bench.count(60, 5)
+    title = f"{HOSTS} hosts, a delay of {DELAY['DOWNLOAD_DELAY']} s"
+    with connect(bench.url) as client, Hosts(HOSTS, pages) as site:
+        for processes, contenders in ((1, RATED[:2]), (4, RATED[1:2])):
+            entries = bench.choose(contenders)
+            told = f"{processes} process{'es' if processes > 1 else ''}"
+            rows = {entry: Row("delays", title, entry, told) for entry in entries}
+            for _ in bench.slices(3, 1):
+                for entry in entries:
+                    site.times.clear()
+                    where = (bench.url, bench.prefix)
+                    with ExitStack() as stack:
+                        folder = stack.enter_context(tempfile.TemporaryDirectory())
+                        crawls = [
+                            stack.enter_context(_start(entry, site, folder, where, **DELAY))
+                            for _ in range(processes)
+                        ]
+                        for crawl in crawls:
+                            crawl.process.join(LONGEST_WAIT)
+                    rows[entry].note(**_paced(site))
+                    forget(client, f"*{bench.prefix}")
+            yield from rows.values()
+
+
+def _paced(site: Hosts) -> dict[str, float]:
+    times = sorted(chain(*site.times.values()))
+    gaps = sorted(after - before for one in site.times.values() for before, after in pairwise(one))
+    return {
+        "rate": (len(times) - 1) / (times[-1] - times[0]),
+        "gap": 1000 * gaps[len(gaps) // 2],
+        "early_gap": 1000 * gaps[len(gaps) // 10],
+    }
+
+
 SUITE = Suite(
     "scrapy",
     "crawls with Scrapy: pages per second, kill -9, memory",
@@ -168,6 +208,16 @@ SUITE = Suite(
                 Column("server µs", "server"),
                 Column("round trips", "trips"),
                 Column("fetched twice", "twice", form="sum"),
+            ),
+        ),
+        Part(
+            "delays",
+            delays,
+            (
+                Column("pages/s", "rate"),
+                Column("/ in memory", "rate", "in-memory", "spread"),
+                Column("gap of a host ms", "gap"),
+                Column("a tenth below", "early_gap"),
             ),
         ),
         Part(

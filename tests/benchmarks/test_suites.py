@@ -172,6 +172,8 @@ def test_crawls(measure, monkeypatch):
     assert found["rates", "dupefilter", table, "unix socket"]["trips"][0] >= 1, (
         "the new links of a page are asked for"
     )
+    delays = found["delays", "in-memory", "8 hosts, a delay of 0.1 s", "1 process"]
+    assert delays["gap"][0] >= 90
     crash = found["crashes", "in-memory", "25 pages, killed and started again", ""]
     assert crash["pages"] == [25]
     assert crash["twice"][0] > 0, "a rig that fetches nothing again did not kill"
