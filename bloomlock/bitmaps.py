@@ -1,7 +1,7 @@
-"""Bits of many items in a local bitmap: test, set, and both at once. Pure.
+"""Bits of many items in a local bitmap: test and set. Pure.
 
 A bitmap is the image of a Redis string, header and all. Rows of bit numbers are those of
-`Hasher.place`; work goes in slices that fit the cache of a processor.
+`Hasher.rows`; work goes in slices that fit the cache of a processor.
 """
 
 from __future__ import annotations
@@ -38,28 +38,6 @@ def rows_missing(bits: Bytes, rows: Rows) -> Flags:
         index, masks = _split(rows[start:stop])
         missing[start:stop] = _any_of_row(bits.take(index) & masks == 0, stop - start)
     return missing
-
-
-def add_rows(bits: Bytes, rows: Rows) -> Flags:
-    """Set every bit of every row, and return for each whether one was 0 when its turn came.
-
-    >>> bits, rows = np.zeros(16, np.uint8), np.array([[64, 72], [65, 72], [64, 72]], np.uint64)
-    >>> add_rows(bits, rows).tolist()
-    [True, True, False]
-    """
-    new = np.zeros(len(rows), np.bool_)
-    for start, stop in _slices(rows):
-        index, masks = _split(rows[start:stop])
-        found = bits.take(index)
-        unset = np.flatnonzero(found & masks == 0)
-        if unset.size:
-            index, masks, found = index[unset], masks[unset], found[unset]
-            # The bit and its row in one number: of the rows that set a bit the first comes first.
-            turns = np.sort(((index << 8 | masks) << 16) + unset % (stop - start))
-            firsts = np.flatnonzero(np.diff(turns >> 16, prepend=-1))
-            new[start + (turns[firsts] & 0xFFFF)] = True
-            _set(bits, index, masks, found)
-    return new
 
 
 def first_of_each(digests: Words) -> Flags:

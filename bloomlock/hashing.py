@@ -1,4 +1,4 @@
-"""From items to bit offsets: one scalar path and one batch path that agree. Pure.
+"""From items to bit offsets: item by item, or many at once in the compiled core. Pure.
 
 The formulas, and why they have these terms, stand in docs/internals/format.md.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from sys import byteorder
 from typing import TYPE_CHECKING, cast
 
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
 
     Words = npt.NDArray[np.uint64]
 
-OFFSETS_PER_SLICE = 2**16
-"""Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
-
-FEW_ITEMS = 64
 FEW_OFFSETS = 256
 """So few are quicker computed one by one than in arrays."""
 
@@ -89,8 +84,7 @@ class Hasher:
         shards: Number of shards, S.
         seeds: One Murmur3 seed for each hash function, or None for default hashing.
         key: Key of the digests (then there are no seeds); None: Murmur3.
-        further: First bit, bits and offsets of an item of each slice behind the first one, where a
-            filter grows.
+        further: First bit, bits and offsets of each slice of a growing filter behind the first.
 
     Attributes:
         places: What places digests in C; None where the core is not there.
@@ -160,43 +154,34 @@ class Hasher:
     def by_shard(self, items: Sequence[bytes]) -> Mapping[int, Sequence[int]]:
         if self.shards == 1 and items:
             return {0: range(len(items))}
-        if len(items) > FEW_ITEMS:
-            return group(self._shards_of(self.digests(items)[:, 0]).tolist())
+        if self.places is not None:
+            return group(memoryview(self.places.place(self.words(items))[0]).cast("Q"))
         return group(map(self.shard_of, items))
 
     def identify(self, data: bytes) -> bytes:
         """Return the identity of an item, whatever the seeds."""
         return self._digest(data)
 
-    def words(self, items: Sequence[bytes]) -> bytes | Words:
-        """Return the digests of encoded items as the compiled core takes them, else as an array."""
+    def words(self, items: Sequence[bytes]) -> bytes:
+        """Return the digests of encoded items as the compiled core takes them."""
         if self.compiled is not None:
             return cast("bytes", self.compiled.digests(list(items)))
-        if self.seeds is None:
-            return halves(map(self._digest, items))
-        seeded = (mmh3_x64_128_digest(item, seed) for item in items for seed in self.seeds)
-        return np.ascontiguousarray(halves(seeded)[:, 0]).reshape(len(items), len(self.seeds))
-
-    def digests(self, items: Sequence[bytes]) -> Words:
-        """Return the digests of many encoded items, which `place` turns into offsets.
-
-        A row is h1 and h2, or with seeds the first half of each seed's digest.
-        """
-        words, width = self.words(items), len(self.seeds or (1, 2))
-        return np.frombuffer(words, np.uint64).reshape(len(items), width)
-
-    def place(self, digests: Words) -> tuple[Words, Words]:
-        """Return the shards of n items, and n rows of k offsets: the same bits as `locate`."""
-        if self.places is not None:
-            shards, columns = self.places.place(np.ascontiguousarray(digests))
-            rows = np.frombuffer(columns, np.uint64).reshape(self.num_hashes, len(digests)).T
-            return np.frombuffer(shards, np.uint64), rows
-        offsets = self._seeded(digests) if self.seeds else self._enhanced(digests)
-        offsets += np.uint64(FIRST_BIT)
-        return self._shards_of(digests[:, 0]), offsets
+        digests = b"".join(map(self._digest, items))
+        # They are little-endian words on every machine, and the core takes the machine's own.
+        return (
+            digests if byteorder == "little" else np.frombuffer(digests, ">u8").byteswap().tobytes()
+        )
 
     def rows(self, items: Sequence[bytes]) -> Words:
-        return self.place(self.digests(items))[1]
+        """Return the offsets of many encoded items, all of one shard: n rows of k."""
+        if self.places is None:
+            offsets = np.array([self.locate(item)[1] for item in items], np.uint64)
+            return offsets.reshape(-1, self.num_hashes)
+        return self.place(self.words(items))
+
+    def place(self, words: bytes | Words) -> Words:
+        columns = self.places.place(words)[1] if self.places else b""
+        return np.frombuffer(columns, np.uint64).reshape(self.num_hashes, -1).T
 
     def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:
         """Return the offsets of encoded items, all of one shard, four bytes each, big-endian.
@@ -207,7 +192,7 @@ class Hasher:
         '000003e1 000001eb 00000bb1 0000118b 00000bb2'
         """
         parts = [(self, 0), *self._further[: count - 1]]
-        if len(items) * sum(self.hashes[:count]) <= FEW_OFFSETS:
+        if self.places is None or len(items) * sum(self.hashes[:count]) <= FEW_OFFSETS:
             offsets = [
                 offset + shift
                 for item in items
@@ -215,56 +200,9 @@ class Hasher:
                 for offset in part.locate(item)[1]
             ]
             return struct.pack(f">{len(offsets)}I", *offsets)
-        digests = self.digests(items)
-        rows = [part.place(digests)[1] + np.uint64(shift) for part, shift in parts]
+        words = self.words(items)
+        rows = [part.place(words) + np.uint64(shift) for part, shift in parts]
         return np.concatenate(rows, axis=1).astype(">u4").tobytes()
-
-    def _shards_of(self, first: Words) -> Words:
-        if self.shards == 1:
-            return np.zeros(len(first), np.uint64)
-        # (h1 * S) >> 64 by 32-bit halves: h1 * S itself has no room in 64 bits.
-        count, low = np.uint64(self.shards), first & np.uint64(0xFFFFFFFF)
-        high = (first >> np.uint64(32)) * count + ((low * count) >> np.uint64(32))
-        return high >> np.uint64(32)
-
-    def _enhanced(self, digests: Words) -> Words:
-        bits = np.uint64(self.shard_bits)
-        i, pairs, triples = _terms(self.num_hashes)
-        # Column by column, so that a loop over the offsets has long runs in memory, and
-        # in slices that stay in the cache.
-        columns = np.empty((self.num_hashes, len(digests)), np.uint64)
-        step = OFFSETS_PER_SLICE // self.num_hashes
-        for start in range(0, len(digests), step):
-            h1, h2 = digests[start : start + step].T
-            x, y, z = (_modulo(h, bits) for h in (h1, h2, h2 // bits))
-            out = columns[:, start : start + step]
-            np.multiply(i, y, out=out)
-            out += x
-            out += pairs * z
-            out += triples
-            # No overflow: m < 2^32 and i < 2^6, so the sum stays below 2^45.
-            out[:] = _modulo(out, bits)
-        return columns.T
-
-    def _seeded(self, digests: Words) -> Words:
-        bits = np.uint64(self.shard_bits)
-        places = _modulo(digests, bits)
-        places += np.arange(self.num_hashes, dtype=np.uint64)
-        return _modulo(places, bits)
-
-
-@cache
-def _terms(num_hashes: int) -> tuple[Words, Words, Words]:
-    """Return i, C(i, 2) and C(i + 1, 3) for each i below k."""
-    i = np.arange(num_hashes, dtype=np.uint64)[:, None]
-    pairs = i * (i - (i > 0)) // np.uint64(2)
-    return i, pairs, (i + np.uint64(1)) * pairs // np.uint64(3)
-
-
-def _modulo(words: Words, divisor: np.uint64) -> Words:
-    # NumPy divides by one number with vector instructions, but has none for the remainder.
-    remainder: Words = words - words // divisor * divisor
-    return remainder
 
 
 def group(numbers: Iterable[int]) -> dict[int, list[int]]:
@@ -272,8 +210,3 @@ def group(numbers: Iterable[int]) -> dict[int, list[int]]:
     for index, number in enumerate(numbers):
         found.setdefault(number, []).append(index)
     return found
-
-
-def halves(digests: Iterable[bytes]) -> Words:
-    # The digest is two little-endian words on every machine; the result has the machine's order.
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64, copy=False).reshape(-1, 2)

@@ -67,7 +67,7 @@ class MemoryBloomFilter(Parameters):
         ConfigurationError: If a parameter is not usable.
 
     Cost: num_bits / 8 bytes, taken as they are first set. One item costs 0.1 microseconds with the
-    compiled core, one in a batch 0.05; in Python 1.5 to 2, and 0.15. A compiled `clear` keeps
+    compiled core, one in a batch 0.05; in Python, or with a key, 2 to 3. A compiled `clear` keeps
     all threads waiting while it clears, a second for 10 GB.
 
     >>> pages = MemoryBloomFilter(100_000)

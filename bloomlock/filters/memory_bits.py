@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from bloomlock.arrays import np
-from bloomlock.bitmaps import add_rows, rows_missing
 from bloomlock.compiled import core
 from bloomlock.errors import ConfigurationError
-from bloomlock.hashing import encode_item, encode_items, group
+from bloomlock.hashing import encode_item, encode_items
 from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -53,15 +52,8 @@ class PythonBits(LockOwner):
         if self.added >= self.limit:
             return None
         number, offsets = self._hasher.locate(encode_item(item))
-        cell = self._cells[number]
-        new = False
         with self._lock:
-            for offset in offsets:
-                place, mask = offset >> 3, _MASKS[offset & 7]
-                byte = cell[place]
-                if not byte & mask:
-                    cell[place] = byte | mask
-                    new = True
+            new = _set(self._cells[number], offsets)
             self.added += new
         return new
 
@@ -74,24 +66,14 @@ class PythonBits(LockOwner):
         return True
 
     def add_many(self, items: Sequence[bytes]) -> list[bool]:
-        new = np.empty(len(items), np.bool_)
-        for number, chosen, rows in self._by_shard(items):
+        answers = []
+        for number, offsets in map(self._hasher.locate, items):
             with self._lock:
-                new[chosen] = add_rows(self._images[number], rows)
-        answers: list[bool] = new.tolist()
+                answers.append(_set(self._cells[number], offsets))
         return answers
 
     def exists_many(self, items: Sequence[bytes]) -> list[bool]:
-        seen = np.empty(len(items), np.bool_)
-        for number, chosen, rows in self._by_shard(items):
-            seen[chosen] = ~rows_missing(self._images[number], rows)
-        answers: list[bool] = seen.tolist()
-        return answers
-
-    def _by_shard(self, items: Sequence[bytes]) -> Iterator[tuple[int, Sequence[int], Words]]:
-        shards, rows = self._hasher.place(self._hasher.digests(items))
-        for number, chosen in group(shards.tolist()).items():
-            yield number, chosen, rows[chosen]
+        return list(map(self.exists, items))
 
     def combine(self, other: PythonBits, both: bool, /) -> None:
         operate = np.bitwise_and if both else np.bitwise_or
@@ -103,6 +85,17 @@ class PythonBits(LockOwner):
         with self._lock:
             for image in self._images:
                 image[:] = 0
+
+
+def _set(cell: memoryview, offsets: list[int]) -> bool:
+    new = False
+    for offset in offsets:
+        place, mask = offset >> 3, _MASKS[offset & 7]
+        byte = cell[place]
+        if not byte & mask:
+            cell[place] = byte | mask
+            new = True
+    return new
 
 
 class MemoryBits:

@@ -44,6 +44,6 @@ def test_a_small_filter_with_a_tiny_rate_keeps_it(valkey):
     client.flushall()
     hasher = BloomFilter("p", 190, 1e-9, client=client)._state.view.hasher
     items = [b"%d" % number for number in range(300_000)]
-    rows = hasher.place(hasher.digests(items))[1].tolist()
+    rows = hasher.rows(items).tolist()
     assert len({tuple(row[:2]) for row in rows}) < 300_000
     assert len({tuple(row) for row in rows}) == 300_000

@@ -7,7 +7,6 @@ import logging
 from hashlib import blake2b
 from pathlib import Path
 
-import numpy as np
 import pytest
 from mmh3 import mmh3_x64_128_utupledigest
 from murmur import item_with_digest
@@ -58,21 +57,15 @@ def test_written_vectors_still_hold(vector):
     data = bytes.fromhex(vector["item_hex"])
     offsets = [FIRST_BIT + offset for offset in vector["offsets"]]
     assert hasher.locate(data) == (vector["shard"], offsets)
-    shards, rows = hasher.place(hasher.digests([data]))
-    assert (shards.tolist(), rows.tolist()) == ([vector["shard"]], [offsets])
+    assert hasher.rows([data]).tolist() == [offsets]
 
 
-def test_digests_are_those_of_blake2b_and_placed_as_murmurs():
+def test_digests_are_those_of_blake2b():
     items = [b"", b"a", bytes(200), *(b"%d" % number for number in range(5_000))]
     keyed = Hasher(2**20, 12, 5, key=OTHER)
-    plain = Hasher(2**20, 12, 5)
-    expected = np.array(
-        [np.frombuffer(blake2b(item, key=OTHER, digest_size=16).digest(), "<u8") for item in items]
-    )
-    assert np.array_equal(keyed.digests(items), expected)
-    shards, rows = map(np.ndarray.tolist, keyed.place(expected))
-    assert (shards, rows) == tuple(map(np.ndarray.tolist, plain.place(expected)))
-    assert [keyed.locate(item) for item in items] == list(zip(shards, rows, strict=True))
+    expected = [blake2b(item, key=OTHER, digest_size=16).digest() for item in items]
+    assert [keyed.identify(item) for item in items] == expected
+    assert keyed.rows(items).tolist() == [keyed.locate(item)[1] for item in items]
 
 
 @pytest.mark.parametrize("stored", [None, True, SECRET])

@@ -14,7 +14,7 @@ from murmur import murmur3_x64_128
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.hash_keys import check_seeds
-from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, encode_item, encode_items
+from bloomlock.hashing import Hasher, encode_item, encode_items
 from bloomlock.sizing import FIRST_BIT, MAX_SHARD_BITS
 
 VECTORS = [
@@ -35,8 +35,11 @@ keys = st.none() | st.binary(min_size=16, max_size=64)
 
 
 def placed(hasher, items):
-    shards, offsets = hasher.place(hasher.digests(items))
-    return shards.tolist(), offsets.tolist()
+    shards = [0] * len(items)
+    for shard, indices in hasher.by_shard(items).items():
+        for index in indices:
+            shards[index] = shard
+    return shards, hasher.rows(items).tolist()
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["what"])
@@ -76,7 +79,7 @@ def by_the_book(hasher: Hasher, key: bytes | None, data: bytes) -> tuple[int, li
 
 @given(shapes, keys, st.lists(st.binary(max_size=70), max_size=20))
 @example((MAX_SHARD_BITS, 64, 256, None), None, [b"", b"\xff" * 64])
-def test_scalar_batch_and_book_agree_bit_for_bit(shape, key, items):
+def test_one_many_and_book_agree_bit_for_bit(shape, key, items):
     key = key if shape[-1] is None else None
     hasher = Hasher(*shape, key=key)
     shards, offsets = placed(hasher, items)
@@ -85,13 +88,6 @@ def test_scalar_batch_and_book_agree_bit_for_bit(shape, key, items):
     assert [by_the_book(hasher, key, item) for item in items] == expected
     for row in offsets:
         assert all(FIRST_BIT <= offset < FIRST_BIT + hasher.shard_bits for offset in row)
-
-
-def test_both_paths_agree_in_every_slice_of_a_long_batch():
-    hasher = Hasher(MAX_SHARD_BITS, 64, 3)
-    items = [str(number).encode() for number in range(OFFSETS_PER_SLICE // 64 * 2 + 3)]
-    shards, offsets = map(list, zip(*map(hasher.locate, items), strict=True))
-    assert placed(hasher, items) == (shards, offsets)
 
 
 def test_offsets_are_uniform_where_a_32_bit_hash_is_not():
