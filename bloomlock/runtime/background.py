@@ -43,10 +43,7 @@ def out_of_time(*, sent: bool) -> ConnectionLost:
 
 
 class Workers:
-    """Threads that run what they are given, as many as there is to do at once.
-
-    What is used here is C through and through, so that a KeyboardInterrupt leaves it whole.
-    """
+    """Threads that run what they are given; a KeyboardInterrupt leaves it whole, which is C."""
 
     def __init__(self) -> None:
         self.start_over()
@@ -95,8 +92,6 @@ os.register_at_fork(after_in_child=WORKERS.start_over)
 
 
 class Line:
-    """What is asked of one server for one token, one after the other."""
-
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._jobs: deque[Job] = deque()
@@ -124,13 +119,8 @@ class Line:
 
 
 class Background:
-    """Carries out for threads what may outlast its caller."""
-
     def fan_out(self, calls: Sequence[Callable[[], Any]], step: FanOut) -> list[Any]:
-        """Make calls, each in its line of the step; one that does not end in time keeps its thread.
-
-        Return what they returned, or the exceptions that they raised; None where it is not known.
-        """
+        """Make calls, each in its line of the step; return what came of them, None if too late."""
         began = boot_clock()
         answers: list[Any] = [None] * len(calls)
         arrived: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
@@ -158,12 +148,10 @@ class Background:
 
 
 class AsyncBackground:
-    """Carries out in tasks what may outlast its caller: a loop keeps its tasks by weak references.
-
-    What a step names as its line is the last task of it.
-    """
+    """Carries out in tasks what may outlast its caller; the line of a step is its last task."""
 
     def __init__(self) -> None:
+        # A loop keeps its tasks by weak references.
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def end(self, seconds: float) -> None:
@@ -176,10 +164,7 @@ class AsyncBackground:
     async def fan_out(
         self, calls: Sequence[Callable[[], Coroutine[Any, Any, Any]]], step: FanOut
     ) -> list[Any]:
-        """Make calls, each in its line of the step; one that does not end in time keeps its task.
-
-        They go on also if the caller is cancelled. See Background.fan_out.
-        """
+        """Make calls as Background.fan_out does; they go on also if the caller is cancelled."""
         began = boot_clock()
         answers: list[Any] = [None] * len(calls)
         indices: dict[asyncio.Task[Any], int] = {}

@@ -1,17 +1,8 @@
 """Slots of a cluster that move: who has them now, and what is sent again.
 
 https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (MOVED, ASK, TRYAGAIN,
-CLUSTERDOWN). A command that is refused so was not carried out, so sending it again is safe even for
-an update. Its neighbours in the same request may have been carried out, so only the refused ones
-are sent again.
-
-redis-py keeps the map of slots and corrects it by what MOVED says. Its `execute_command` follows
-redirections too, but it also repeats an update whose reply was lost, and it cannot send a
-transaction as a whole. So `follow` sends again itself, one request after the other.
-
-ASK names the server that a slot moves to. TRYAGAIN names none: of several keys some are there and
-some are not, so no server can carry out the command before the slot has moved. The same is true of
-the look of a Transaction, whose connection has to be that of the server that gets the rest.
+CLUSTERDOWN). A command that is refused so was not carried out, so it is sent again, even an update;
+its neighbours in the same request may have been carried out.
 """
 
 from __future__ import annotations
@@ -75,10 +66,7 @@ class Sent(NamedTuple):
 
 
 class Again(NamedTuple):
-    """What is sent again; answered by its replies, or by the ConnectionLost that came instead.
-
-    A refusal by MOVED or ASK names the server; the commands have ASKING where it wants that.
-    """
+    """What is sent again; answered by its replies, or by the ConnectionLost that came instead."""
 
     key: str
     refusal: Exception
@@ -86,7 +74,6 @@ class Again(NamedTuple):
 
 
 def is_refused(reply: object) -> bool:
-    """Return whether a cluster refused a command and may carry it out soon, here or elsewhere."""
     return is_slot_refusal(reply) or isinstance(reply, ClusterDownError)
 
 
@@ -97,9 +84,9 @@ def is_ask(error: object) -> bool:
 def follow(sent: Sent, until: float | None, *, waits: bool) -> Generator[Any, Any, None]:
     """Replace in `sent` what a cluster refused by what comes of sending it again.
 
-    Redirections are followed at once, but not for ever. TRYAGAIN, CLUSTERDOWN and redirections in a
-    circle are followed after pauses, until the limit of the caller; then an error says why. Without
-    `waits` only redirections are followed, and other refusals are the answer.
+    Some redirections are followed at once; further ones, TRYAGAIN (no server has all of the keys
+    before the slot has moved) and CLUSTERDOWN after pauses, until the limit of the caller; then an
+    error says why. Without `waits` these are the answer.
     """
     pauses = Pauses(until, waits=waits)
     while refused := sent.refused():
@@ -134,8 +121,6 @@ def follow(sent: Sent, until: float | None, *, waits: bool) -> Generator[Any, An
 
 
 class Pauses:
-    """The pauses of one request that a cluster refuses, until its time is up."""
-
     def __init__(self, until: float | None, *, waits: bool) -> None:
         self._began = boot_clock()
         latest = self._began + (MOVING_SECONDS if waits else 0.0)

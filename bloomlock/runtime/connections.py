@@ -48,10 +48,7 @@ _KEEP_NONE = (
 
 
 class Taken(NamedTuple):
-    """A connection, where it came from, and in asyncio the bound that counts it.
-
-    Where the server was asked for its role the answer comes first, and stands in `role` then.
-    """
+    """A connection and the bound that counts it; where the server was asked for its role, that."""
 
     source: Source
     connection: Connection
@@ -94,10 +91,8 @@ def asks_sentinel(pool: Source | None) -> bool:
 
 
 def renew_lock(pool: Source | None) -> None:
-    """Let the lock of a pool be free in a child of fork, whichever thread had it in the parent.
-
-    redis-py takes that lock before it notices that its process is another one.
-    """
+    # redis-py takes the lock of a pool before it notices that its process is a child of fork,
+    # where a thread of the parent may have it for ever.
     if pool is not None and hasattr(pool, "_lock"):
         pool._lock = threading.RLock()  # noqa: SLF001 - there is no public way
 
@@ -172,7 +167,6 @@ async def async_open_connection(source: Source) -> Connection:
 
 
 def is_open(connection: Connection) -> bool:
-    """Return whether a connection has a socket; without one it connects when it sends."""
     return getattr(connection, "_sock", None) is not None
 
 
@@ -197,8 +191,7 @@ def async_is_usable(connection: Connection, _used: float) -> bool:
 def is_marked(connection: Connection) -> bool:
     """Return whether redis-py has something to do to a connection as soon as it is released.
 
-    It connects it to another server after a maintenance hand-off (since 7.0), or gives it a new
-    credential.
+    That is another server after a maintenance hand-off (since 7.0), or a new credential.
     """
     if type(connection) in OWN_CLASSES and _HAS_MARKS:
         # Without calls: this is asked in each request.
@@ -235,8 +228,8 @@ _LEFT: list[tuple[Source, Connection]] = []
 
 
 def async_release_at_end(pool: Source, idle: list[Idle]) -> None:
-    """Give an idle connection back on its loop; a loop that is closed has closed it."""
     for connection, loop, _ in idle:
+        # A loop that is closed has closed it.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_begin_release, loop, pool, connection)
 

@@ -1,9 +1,7 @@
 """Locks of threads that a child process finds free.
 
-A fork copies a lock as it is, and not the thread that holds it, so a lock that any thread of the
-parent held at that instant would stay taken in the child for ever. What the lock protects is
-copied as it is too: an owner must leave it usable after each single step, because the thread that
-was to take the next step is not there.
+A fork copies a lock as it is, and not the thread that holds it. What the lock protects is copied as
+it is too, so an owner must leave it usable after each single step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Connections that receive announcements: one for each waiting thread, one for all tasks of a loop.
 
-A channel belongs to one connection and stays the same when that is opened again, because it stands
-in the queues of locks. These connections do not count against the client's pool: waiters must not
-take the connections that holders need to release.
+A channel stays the same when its connection is opened again, because it stands in the queues of
+locks. A pool does not count them: waiters must not take what holders need to release.
 """
 
 from __future__ import annotations

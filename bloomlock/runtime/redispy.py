@@ -1,9 +1,8 @@
 """The short way around redis-py's connections: bytes are written and replies read directly.
 
-redis-py connects, logs in, encrypts, renews credentials and sets the time-outs. Its layers around
-writing and reading take a sixth of an `add` by one client, and a third in asyncio. What is used
-here and in connections.py beyond its documentation is one function for each thing, and
-tests/runtime/test_redispy.py holds each to what a real server does with it.
+redis-py's layers around writing and reading take a sixth of an `add` by one client, and a third in
+asyncio. What is used here and in connections.py beyond its documentation is one function for each
+thing, and tests/runtime/test_redispy.py holds each to what a real server does with it.
 """
 
 from __future__ import annotations
@@ -112,11 +111,7 @@ def _is_message(parser: Any, reply: Any) -> bool:
 
 
 def reply_reader(pool: object) -> Callable[[Connection], Any]:
-    """Return a function that reads the next reply of a connection of a pool.
-
-    It returns bytes, raises an error that is a reply, and leaves the connection open whatever
-    comes.
-    """
+    """Return a function that reads the next reply, or raises it; it leaves the connection open."""
     if hasattr(pool, "sentinel_manager"):
         # The connection's own reading turns the reply READONLY into a lost connection.
         read = redis.connection.AbstractConnection.read_response
@@ -147,12 +142,10 @@ def send(connection: Connection, *data: bytes | memoryview) -> None:
 
 
 def receive(connection: Connection, count: int, room: memoryview, replies: list[Any]) -> None:
-    """Receive the next replies past the parser, which would copy large strings several times.
+    """Receive the next replies past the parser, which takes twice the time for large strings.
 
-    Those taken are added to `replies`; strings of more than some bytes are views of `room`. The
-    parser is given everything from the first reply on that is no simple string, array or string:
-    an error, or a message that was not asked for. If it has something left, or there is no room
-    for a reply, all is left to it.
+    Strings of more than some bytes are views of `room`. The parser is given everything from the
+    first reply on that is no simple string, array or string, or that has no room.
     """
     reader: Any = getattr(getattr(connection, "_parser", None), "_reader", None)
     sock = getattr(connection, "_sock", None)
@@ -232,10 +225,7 @@ def says_replica(hello: Any) -> bool | None:
 
 
 def set_read_timeout(connection: Connection, seconds: float) -> None:
-    """Let a read of an open connection raise TimeoutError after `seconds`.
-
-    By the socket itself: `can_read` takes four system calls a message.
-    """
+    # By the socket itself: `can_read` takes four system calls a message.
     connection._sock.settimeout(seconds)  # noqa: SLF001 - there is no public way
 
 
@@ -245,7 +235,6 @@ def close_quietly(connection: Connection) -> None:
 
 
 def async_reply_reader(pool: object) -> Callable[[Connection], Awaitable[Any]]:
-    """Return a function that reads the next reply; see `reply_reader`."""
     if hasattr(pool, "sentinel_manager"):
         read = redis.asyncio.connection.AbstractConnection.read_response
         return partial(read, disable_decoding=True, disconnect_on_error=False)

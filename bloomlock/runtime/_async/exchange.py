@@ -42,10 +42,8 @@ ROLE_SECONDS = 1.0
 CANCELLED_SECONDS = 0.5
 """How long a cancelled request waits for its reply at most."""
 MOST_AT_ONCE = 16
-"""Requests of one client to one server that may be on their way at once in asyncio.
-
-Three hundred tasks that ask at the same moment would open three hundred connections, or find that
-the pool has no more. A task that waits for a lock counts only while it asks."""
+"""Requests of one client to one server on their way at once in asyncio: three hundred tasks would
+open three hundred connections, or find that the pool has no more."""
 _LOOK_AT = "bloomlock_look_at"
 _HELLO = encode_command("HELLO")
 _ONE_MOVES = threading.Lock()
@@ -55,11 +53,9 @@ class AsyncExchange:
     """The connections of a client, of which one is kept out of its pool between requests.
 
     Taking it from the pool costs up to a third of an add. It goes back by the pool's own release
-    after some seconds of use, in a child of fork or on another event loop, and before it is used
-    when redis-py has marked it: for another server after a maintenance hand-off, or for a new
-    credential. Pools that hold few connections, or make callers wait for one, are left alone, and
-    so are Sentinel's, which look at each connection that comes back whether its server is still
-    the master.
+    after some seconds of use, in a child of fork or on another event loop, and when redis-py has
+    marked it. Pools that hold few connections, or make callers wait for one, are left alone, and so
+    are Sentinel's, which look whether the server of one that comes back is still the master.
     """
 
     def __init__(self, client: Any) -> None:
