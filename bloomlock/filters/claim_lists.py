@@ -155,11 +155,7 @@ def _read_each(view: View, *commands: tuple[Any, ...]) -> Core[list[list[Any]]]:
 
 
 def _pairs(reply: Any) -> dict[bytes, Any]:
-    """Return what a server answers by RESP3 (a map, or a list of pairs) or by RESP2 (flat).
-
-    >>> _pairs([b"a", 1]) == _pairs([[b"a", 1]]) == _pairs({b"a": 1}) == {b"a": 1}
-    True
-    """
+    # By RESP3 it is a map, or a list of pairs; by RESP2 a flat list.
     if isinstance(reply, dict):
         return reply
     if reply and isinstance(reply[0], list):

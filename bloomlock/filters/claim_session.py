@@ -34,10 +34,8 @@ logger = logging.getLogger("bloomlock.claims")
 
 TTL_SECONDS = 60.0
 MOST_ATTEMPTS = 1_000_000
-LONGEST_ERROR = 1000
-"""Characters of the text of an error that are kept."""
-LEAVING_SECONDS = 2.0
-"""How long an exception waits at most until the item is given back."""
+LONGEST_ERROR = 1000  # characters that are kept
+LEAVING_SECONDS = 2.0  # an exception waits so long at most until the item is given back
 NEVER, OFFERED, NOW = b"never", b"after", b"now"
 """When `expired` finds an item that is given back: never, after its lease, or now."""
 UNKNOWN = "the reply to its commit was lost, and by the next try the claim was over"
@@ -240,10 +238,10 @@ class ClaimSession(Watched):
             yield from self.commit()
             return
         # Ctrl-C, a cancellation and the end of the process are no fault of the item.
-        text = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else None
+        fault = error if isinstance(error, Exception) else None
         yield Limit(boot_clock() + LEAVING_SECONDS, [None])
         try:
-            yield from abandon_many([self], text)
+            yield from abandon_many([self], fault)
         except (RedisError, ConnectionLost, ClaimError, OSError) as failure:
             logger.warning("%s was not given back and is left to expire: %s", self.label, failure)
 

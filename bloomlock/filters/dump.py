@@ -100,16 +100,19 @@ class Source:
         return True
 
     def pour(
-        self, write: Callable[[Sequence[Part]], Core[None]], count: Callable[[int], None]
+        self, write: Callable[[Sequence[Part]], Core[None]], progress: Progress | None = None
     ) -> Core[bool]:
         """Let all parts be written, in their order, some at once; False: it has changed."""
+        done = 0
         for pieces in groups(self.layout):
             parts = yield from in_parallel([self._read(*piece) for piece in pieces])
             there = [part for part in parts if part is not None]
             if len(there) < len(parts):
                 return False
             yield from write(there)
-            count(sum(len(part.data) for part in there))
+            done += sum(len(part.data) for part in there)
+            if progress is not None:
+                progress(done, self.layout.num_bytes)
         return True
 
     def _read(self, number: int, start: int, stop: int) -> Core[Part | None]:
@@ -159,7 +162,7 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
                 images[number][start : start + len(data)] = np.frombuffer(data, np.uint8)
             yield from ()
 
-        if not (yield from source.pour(write, counter(None, 0))):
+        if not (yield from source.pour(write)):
             return None
         return MemoryBloomFilter.of(view.descriptor, images)
 
@@ -169,28 +172,30 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
 def export_file(
     state: FilterState, path: FilePath | BinaryIO, progress: Progress | None
 ) -> Core[None]:
-    def begin(view: View) -> Core[tuple[View, Source] | None]:
+    def work(view: View) -> Core[bool | None]:
         check_support(EXPORT, state.strategy.name, view.descriptor)
         source = Source(view)
-        return (view, source) if (yield from source.begin()) else None
+        if not (yield from source.begin()):
+            return None
+        writer: FileWriter = yield Call(FileWriter, (path, view.descriptor, source.layout))
 
-    view, source = yield from in_one_generation(state, begin)
-    writer: FileWriter = yield Call(FileWriter, (path, view.descriptor, source.layout))
+        def write(parts: Sequence[Part]) -> Core[None]:
+            for part in parts:
+                yield Call(writer.write, (part.data,))
 
-    def write(parts: Sequence[Part]) -> Core[None]:
-        for part in parts:
-            yield Call(writer.write, (part.data,))
+        try:
+            if not (yield from source.pour(write, progress)):
+                state.forget()
+                raise FilterLostError(  # noqa: TRY301 - nothing is left of the file
+                    f"filter {state.keys.name!r} was cleared, replaced or lost during {EXPORT}"
+                )
+            yield Call(writer.finish)
+        except BaseException:
+            writer.discard()
+            raise
+        return True
 
-    try:
-        if not (yield from source.pour(write, counter(progress, source.layout.num_bytes))):
-            state.forget()
-            raise FilterLostError(  # noqa: TRY301 - nothing is left of the file
-                f"filter {state.keys.name!r} was cleared, replaced or lost during {EXPORT}"
-            )
-        yield Call(writer.finish)
-    except BaseException:
-        writer.discard()
-        raise
+    yield from in_one_generation(state, work)
 
 
 def import_file(
@@ -203,13 +208,15 @@ def import_file(
         prepared = Prepared(
             state.keys, reader.descriptor, IMPORTED, may_replace=replace, what=IMPORT
         )
-        count = counter(progress, reader.layout.num_bytes)
 
         def fill() -> Core[bool]:
+            done = 0
             yield from prepared.begin(reader.layout)
             while part := (yield Call(reader.read)):
                 yield from prepared.write([part])
-                count(len(part.data))
+                done += len(part.data)
+                if progress is not None:
+                    progress(done, reader.layout.num_bytes)
             return True
 
         yield from _make(prepared, fill(), lambda core: core)
@@ -234,14 +241,13 @@ def copy_to(
         if not (yield from source.begin()):
             return None
         prepared = Prepared(keys, view.descriptor, COPIED, may_replace=replace, what=COPY)
-        count = counter(progress, source.layout.num_bytes)
 
         def write(parts: Sequence[Part]) -> Core[None]:
             return there(prepared.write(parts))
 
         def fill() -> Core[bool]:
             yield from there(prepared.begin(source.layout, refused=view.header))
-            return (yield from source.pour(write, count))
+            return (yield from source.pour(write, progress))
 
         return (yield from _make(prepared, fill(), there)) or None
 
@@ -262,15 +268,3 @@ def _make(prepared: Prepared, fill: Core[bool], there: There) -> Core[bool]:
             yield from there(prepared.give_up())
         raise
     return is_filled
-
-
-def counter(progress: Progress | None, whole: int) -> Callable[[int], None]:
-    done = 0
-
-    def count(size: int) -> None:
-        nonlocal done
-        done += size
-        if progress is not None:
-            progress(done, whole)
-
-    return count

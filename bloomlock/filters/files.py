@@ -24,17 +24,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from bloomlock.arrays import np
 from bloomlock.descriptor import READY
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterMismatchError
 from bloomlock.hash_keys import DIGEST_BYTES, key_difference
 from bloomlock.spec import FIELDS, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.hash_keys import HashKey
 
+    Bytes = npt.NDArray[np.uint8]
     FilePath = str | os.PathLike[str]
 
 FORMAT = 1
@@ -270,3 +274,38 @@ def refuse_other_key(name: str, descriptor: Descriptor, key: HashKey | None) -> 
         raise FilterMismatchError(
             f"{name} holds a filter with another key ({difference}); give the one it was made with"
         )
+
+
+def save_images(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> None:
+    layout = Layout.of(descriptor)
+    writer = FileWriter(path, descriptor, layout)
+    try:
+        for shard, start, stop in layout.pieces():
+            # A copy: what other threads add must not come between the sum and its bytes.
+            writer.write(images[shard][start:stop].tobytes())
+        writer.finish()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def load_images(path: FilePath, key: HashKey | None) -> tuple[Descriptor, list[Bytes]]:
+    reader = FileReader(path)
+    try:
+        descriptor, layout = reader.descriptor, reader.layout
+        kind = "with discarded items" if layout.discarded else ""
+        if descriptor.slices:
+            kind = "with a time window" if descriptor.window is not None else "that grows"
+        if kind:
+            raise ConfigurationError(
+                f"{reader.name} holds a filter {kind}, which is in a server only; use "
+                "BloomFilter.import_file"
+            )
+        refuse_other_key(reader.name, descriptor, key)
+        images = [np.empty(layout.image, np.uint8) for _ in range(layout.shards)]
+        while (part := reader.read()) is not None:
+            stop = part.start + len(part.data)
+            images[part.shard][part.start : stop] = np.frombuffer(part.data, np.uint8)
+        return descriptor.with_key(key), images
+    finally:
+        reader.close()

@@ -12,7 +12,7 @@ from bloomlock.hashing import check_items, encode_item
 from bloomlock.sizing import estimate_count
 from bloomlock.spec import RequestedSpec
 
-from . import memory_file
+from . import files
 from .base import Parameters
 from .batches import check_batch_size, fail_after, fail_after_adding, take_chunks, take_known
 from .fill import SAMPLE_BYTES, Counted, FillWatch
@@ -131,7 +131,7 @@ class MemoryBloomFilter(Parameters):
 
         Cost: the file is read once, and all its checksums are compared.
         """
-        bits = MemoryBits(*memory_file.load(path, check_key(key)))
+        bits = MemoryBits(*files.load_images(path, check_key(key)))
         return cls._with(bits, refuse=refuses(on_full))
 
     @classmethod
@@ -415,7 +415,7 @@ class MemoryBloomFilter(Parameters):
         Raises:
             OSError: If the file cannot be written; what was there before is unchanged.
         """
-        memory_file.save(path, self._descriptor, self.images())
+        files.save_images(path, self._descriptor, self.images())
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: a file serves that."""

@@ -33,7 +33,7 @@ from .files import Layout
 from .generation import View
 from .options import FilterOptions
 from .prepared import Prepared
-from .state import ITEMS_PER_CHUNK, FilterState, in_one_generation
+from .state import FilterState, in_one_generation
 from .stored_filter import look, look_at_shard
 from .support import REBUILD, check_support
 
@@ -155,10 +155,9 @@ class _Rebuild:
             count += len(taken)
 
     def add_late(self, items: Items) -> Core[None]:
-        """Do the same when the filter is closed, with those that were absent until now too."""
+        # The filter is closed, so what was absent until now is asked for once more.
         absent, self._absent = self._absent, []
-        for start in range(0, len(absent), ITEMS_PER_CHUNK):
-            yield from self._take_over(absent[start : start + ITEMS_PER_CHUNK])
+        yield from self.add(absent)
         yield from self.add(items)
 
     def _take_over(self, items: Sequence[bytes]) -> Core[None]:

@@ -16,7 +16,7 @@ from bloomlock.parallel import in_parallel
 from bloomlock.sizing import FIRST_BYTE
 from bloomlock.strategies.bitmap import merge_part
 
-from .dump import Source, counter, groups
+from .dump import Source, groups
 from .files import Layout, Part
 from .memory_bits import check_same_bits
 from .state import in_one_generation
@@ -58,8 +58,7 @@ def update(
             if not (yield from source.begin()):
                 return None
             check_support(FROM_FILTER, other.strategy.name, discards=source.is_flagged)
-            count = counter(progress, source.layout.num_bytes)
-            return (yield from source.pour(write, count)) or None
+            return (yield from source.pour(write, progress)) or None
 
         try:
             yield from elsewhere(other_run, in_one_generation(other, read))

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
     from bloomlock.filters.dump import Progress
     from bloomlock.filters.files import FilePath
-    from bloomlock.filters.near_cache import NearCache
-    from bloomlock.filters.options import OnFull, OnLost, OnUnknown
     from bloomlock.filters.rebuilding import Items
     from bloomlock.sizing import Optimize
-    from bloomlock.strategies import Strategy
 
     from .connected import Client
 
@@ -43,28 +40,16 @@ class WholeFilter(ConnectedFilter):
         When it returns, this filter holds every item whose `add` to either had returned before the
         call. An item added to the other one during the call may be there.
 
-        Args:
-            other: An BloomFilter with the same parameters, on this server or on another one.
-            progress: Called with how many bytes are done, and of how many.
+        `other` is an BloomFilter with the same parameters, on this server or on another one;
+        `progress` is as for `export_file`.
 
         Raises:
             ConfigurationError: If the bits of an item are others there, and nothing is changed; or
                 the server runs no scripts for this client.
             FilterLostError: If one of the filters is cleared or lost during the call, and its
                 `on_lost="raise"`. To repeat it is harmless, after any error.
-            redis.exceptions.RedisError: If a server refused it or could not be reached.
 
         Cost: the bits travel through this client, 2 MiB in three round trips.
-
-        >>> from bloomlock import BloomFilter
-        >>> from bloomlock.server import PrivateServer
-        >>> with PrivateServer() as server:
-        ...     seen = BloomFilter("seen", 1000, client=server.url)
-        ...     more = BloomFilter("more", 1000, client=server.url)
-        ...     more.update(["a", "b"])
-        ...     seen.union_update(more)
-        ...     seen.exists("a")
-        True
         """
         if not isinstance(other, WholeFilter):
             raise ConfigurationError(f"other must be a {type(self).__name__}, not {other!r:.80}")
@@ -82,18 +67,8 @@ class WholeFilter(ConnectedFilter):
             ConfigurationError: If the name is taken, the filter is in a cluster, or the server runs
                 no scripts for this client.
             FilterLostError: If the filter is cleared or lost.
-            redis.exceptions.RedisError: If a server refused it or could not be reached.
 
         Cost: four round trips.
-
-        >>> from bloomlock import BloomFilter
-        >>> from bloomlock.server import PrivateServer
-        >>> with PrivateServer() as server:
-        ...     pages = BloomFilter("pages", 1000, client=server.url)
-        ...     pages.update(["a"])
-        ...     seen = pages.rename("seen")
-        ...     seen.name, seen.exists("a")
-        ('seen', True)
         """
         keys = FilterKeys(name, self._state.keys.prefix)
         self._run(renaming.rename_object(self._state, keys))
@@ -108,21 +83,8 @@ class WholeFilter(ConnectedFilter):
             ConfigurationError: If `ttl` is not usable, or the server runs no scripts for this
                 client.
             FilterLostError: If the filter is gone already.
-            redis.exceptions.RedisError: If a server refused it or could not be reached; it may be
-                repeated.
 
         Cost: two round trips, three if there are several shards.
-
-        >>> from bloomlock import BloomFilter
-        >>> from bloomlock.server import PrivateServer
-        >>> with PrivateServer() as server:
-        ...     pages = BloomFilter("pages", 1000, client=server.url)
-        ...     pages.expire(60)
-        ...     59 < (pages.ttl()) <= 60
-        ...     pages.persist()
-        ...     (pages.ttl()) is None
-        True
-        True
         """
         self._run(expiry.expire(self._state, expiry.check_ttl("ttl", ttl)))
 
@@ -144,8 +106,7 @@ class WholeFilter(ConnectedFilter):
         a check alone.
 
         Args:
-            path: The file; or one that is open for bytes, such as a pipe, which is written as it
-                is.
+            path: The file; or one that is open for bytes, such as a pipe.
             progress: Called with how many bytes are done, and of how many.
 
         Raises:
@@ -180,13 +141,7 @@ class WholeFilter(ConnectedFilter):
         client: Client = None,
         replace: bool = False,
         progress: Progress | None = None,
-        strategy: str | Strategy = "atomic",
         key: str | bytes | Literal[True] | None = None,
-        refresh: bool = False,
-        near_cache: int | NearCache = 0,
-        on_full: OnFull = "warn",
-        on_lost: OnLost = "raise",
-        on_unknown: OnUnknown = "raise",
         prefix: str = DEFAULT_PREFIX,
     ) -> Self:
         """Make a filter of what `export_file` or `MemoryBloomFilter.save` wrote, and open it.
@@ -195,7 +150,8 @@ class WholeFilter(ConnectedFilter):
         checksum. Until then the name is free, or has the filter that is replaced.
 
         With `replace` a filter of that name is replaced; objects attached to it find it lost, as
-        after a clear. `path` and `progress` are as for `export_file`, all others as for `open`.
+        after a clear. `path` and `progress` are as for `export_file`, `client`, `key` and `prefix`
+        as for `open`, which opens the filter with other options.
 
         Raises:
             ConfigurationError: If the name is taken and `replace` is False, the server has not the
@@ -207,16 +163,7 @@ class WholeFilter(ConnectedFilter):
 
         Cost: the bits go to the server once, 1 MiB in a round trip; ten round trips more.
         """
-        options = FilterOptions(
-            strategy=strategy,
-            key=key,
-            refresh=refresh,
-            near_cache=near_cache,
-            on_full=on_full,
-            on_lost=on_lost,
-            on_unknown=on_unknown,
-            prefix=prefix,
-        )
+        options = FilterOptions(key=key, prefix=prefix)
         made = cls._of(name, options, client)
         try:
             core = dump.import_file(made._state, path, replace=replace, progress=progress)
