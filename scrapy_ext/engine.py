@@ -93,11 +93,10 @@ def _slot(crawler: Crawler) -> Any:
 
 
 class FilterStats:
-    """Counts, and warns once when the rate of the filter is above the asked one."""
+    """Counts, and looks now and then how full the filter is."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._has_warned = False
         self._timer: CallLaterResult | None = None
         self._pause_s = FIRST_LOOK_S
 
@@ -106,8 +105,6 @@ class FilterStats:
             self._crawler.stats.inc_value(name, by)  # type: ignore[arg-type]
 
     def watch(self, shared: BloomFilter) -> None:
-        """Look at the filter now and then, until `stop`."""
-
         async def look() -> None:
             await self.look(shared)
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
@@ -134,16 +131,3 @@ class FilterStats:
             for name in ("estimated_count", "fill_ratio", "current_error_rate", "memory_bytes"):
                 stats.set_value(f"bloomlock/{name}", getattr(info, name))
             stats.set_value("bloomlock/capacity_used", info.estimated_count / most)
-        if info.current_error_rate > info.error_rate and not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "The filter %r takes a new request for a seen one at a rate of %.2g, more than the "
-                "%.2g that was asked for: it holds about %s requests and is made for %s. What it "
-                "takes for seen is not fetched; a filter of another BLOOMLOCK_NAME may have a "
-                "larger BLOOMLOCK_CAPACITY.",
-                info.name,
-                info.current_error_rate,
-                info.error_rate,
-                f"{info.estimated_count:,}",
-                f"{most:,}",
-            )

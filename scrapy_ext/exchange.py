@@ -36,10 +36,7 @@ PROBE_S = 1.0
 class Exchange:
     """Sends what waits as steps, each in one round trip, and each until it is answered.
 
-    Attributes:
-        answer: The last one.
-        is_idle: Whether the engine has said that it has nothing to do.
-        stays: Whether this process never ends by itself.
+    `is_idle`: the engine has said that it has nothing to do; `stays`: it never ends by itself.
     """
 
     def __init__(self, crawl: Crawl, lease: float, scheduler: Scheduler) -> None:
@@ -147,7 +144,7 @@ class Exchange:
             pause.callback(None)
 
     async def _trip(self) -> bool:
-        """Make a step, or the one again that was not answered; return whether it was."""
+        """Make a step, or the one again that was not answered; return whether it is now."""
         if self._step is None:
             self._step = self._make_step()
         self._is_due = False
