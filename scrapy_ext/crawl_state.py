@@ -106,36 +106,24 @@ class CrawlRecord:
             delete_filter(self.name, client=self._client, prefix=_prefix(begun.before))
         return begun
 
-    def _leave(self, *, finished: bool) -> tuple[int, int, int]:
-        is_over, waiting, failed = self._run("leave", id=self.id, dead=[], finished=finished)
+    def leave(self, *, finished: bool = False) -> tuple[int, int, int]:
+        is_over, waiting, failed = self._run("leave", id=self.id, finished=finished)
         return is_over, waiting, failed
 
     def hold(self, *, anew: bool = False) -> bool:
-        """Begin the crawl, or keep one that was begun; it does not end before `let_go`.
-
-        Returns whether it is a new one; with `anew` it is, or others at work are an error.
-        """
+        """Begin the crawl, or keep one that was begun, until `leave`; return whether it is new."""
         begun = self._begin(lease=HELD_MS, resume=not anew)
         self.id = begun.id
         return begun.what == "begun"
 
-    def let_go(self) -> None:
-        self._leave(finished=False)
-
     def prepare(self) -> str:
-        """Make a crawl that the next process goes on with, unless there is one that has not ended.
-
-        Returns the prefix of the keys of its filter.
-        """
+        """Make a crawl for the next process, unless there is one; return its filter's prefix."""
         self.hold()
-        self.let_go()
+        self.leave()
         return _prefix(self.id)
 
     def take_all(self) -> Iterator[list[tuple[int, bytes]]]:
-        """Yield priorities and entries of what waits, and remove them when the next are asked for.
-
-        Processes that are at work on the crawl are a ConfigurationError.
-        """
+        """Yield priority and entry of what waits; it is removed when the next are asked for."""
         self.prepare()
         if workers := self.figures().workers:
             raise ConfigurationError(f"{workers} processes are at work on the crawl; stop them")
@@ -145,10 +133,7 @@ class CrawlRecord:
                 self._client.zrem(key, *members)
 
     def figures(self) -> Figures:
-        """Return how the crawl stands.
-
-        Cost: two round trips; the server counts the requests of 1,000 hosts.
-        """
+        """Return how the crawl stands; the server counts the requests of 1,000 hosts."""
         crawl, queue, hosts, later, taken, workers, _, failed, _ = self.keys
         first = self._client.pipeline(transaction=False)
         first.hmget(crawl, "state", "done").zcard(queue).zcard(later).hlen(taken)
@@ -171,7 +156,6 @@ class CrawlRecord:
         )
 
     def delete(self) -> None:
-        """Delete all that the crawl has on the server."""
         identity = text_of(self._client.hget(self.keys[0], "id") or b"")
         delete_filter(self.name, client=self._client, prefix=_prefix(identity))
         self._client.delete(*self.keys)
@@ -182,7 +166,7 @@ class CrawlRecord:
 
     def settle(self, *, retry: bool) -> int:
         """Put what failed back into the queue, or drop it; return how many."""
-        count: int = self._run("failed", dead=[], retry=retry)
+        count: int = self._run("failed", retry=retry)
         return count
 
 
@@ -213,8 +197,7 @@ class Crawl(CrawlRecord):
     def begin(self, *, overwrites: str = "") -> Begun:
         """Begin the crawl, join it, or go on with one that was stopped.
 
-        `overwrites` is an existing file that this process is going to overwrite. A crawl that is
-        another one than this process is for is a ConfigurationError, which says what to set.
+        `overwrites` is an existing file that this process is going to overwrite.
         """
         settings, ours = self._settings, self._attributes
         begun = self._begin(
@@ -243,7 +226,7 @@ class Crawl(CrawlRecord):
         try:
             self._attach(begun.generation)
         except Exception:
-            self._leave(finished=False)
+            self.leave()
             raise
         return begun
 
@@ -290,10 +273,7 @@ class Crawl(CrawlRecord):
         return Answer.of(fields, members)
 
     def failed_before(self) -> Iterator[list[bytes]]:
-        """Yield entries that failed in the crawl before, and drop them when the next are asked for.
-
-        There are none without BLOOMLOCK_PERSIST.
-        """
+        """Yield what failed in the crawl before, and drop it when the next are asked for."""
         kept = self._client.hgetall(self.keys[7]) if self._settings.persist else {}
         for first in range(0, len(kept), REQUESTS_PER_TRIP):
             turns = [*kept][first : first + REQUESTS_PER_TRIP]
@@ -304,9 +284,10 @@ class Crawl(CrawlRecord):
         """Put back what this process has not done, and leave; `finished`: nothing stopped it.
 
         Returns whether the crawl is over and no process is left, how many requests wait, and how
-        many failed. The filter is deleted then, unless requests failed that may be put back.
+        many failed.
         """
-        is_over, waiting, failed = self._leave(finished=finished)
+        is_over, waiting, failed = self.leave(finished=finished)
+        # What failed may be put back, and the filter is that of the crawl then.
         if is_over and not failed:
             self.shared.delete()
         for one in (self.shared, self.delivered):

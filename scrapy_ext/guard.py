@@ -37,10 +37,8 @@ class Guard:
 
     What this process was answered, it knows. While the server is away, a key that it does not
     know is let through, and given to the filter later. A filter that comes back without its
-    content, or with that of an earlier moment, is given all that this process knows.
-
-    Every method is called in the reactor's thread; round trips of `check_many` are made beside it.
-    `close` closes the spider where that is the policy.
+    content, or with that of an earlier moment, is given all that this process knows. `close` closes
+    the spider where that is the policy. All is called in the reactor's thread.
     """
 
     def __init__(
@@ -166,7 +164,7 @@ class Guard:
                 self._close("bloomlock_outage")
 
     def _follow(self) -> None:
-        """Follow the filter into another generation: emptied on purpose, or made for a lost one."""
+        # Another generation is one that was emptied on purpose, or made for a lost one.
         if self.shared.generation == self._generation:
             return
         self._generation = self.shared.generation
@@ -182,7 +180,6 @@ class Guard:
             self._timer = call_later(seconds, lambda: deferred_from_coro(self._recover()))
 
     async def _recover(self) -> None:
-        """Try the server; once it answers, give the filter what it lacks."""
         try:
             await run_in_thread(self._probe)
             # The answer tells whether the filter was cleared on purpose.
@@ -209,10 +206,7 @@ class Guard:
         self.shared.exists(b"bloomlock probe")
 
     def _lacking(self, owed: list[bytes]) -> MemoryBloomFilter | list[bytes]:
-        """Return what the filter is given: all that is known, or what is owed.
-
-        What was discarded shall not come back.
-        """
+        # What was discarded shall not come back.
         if self.shared.has_discards:
             return owed
         return [*self._known] if isinstance(self._known, RecentFingerprints) else self._known

@@ -148,7 +148,7 @@ class Job:
                     self.interrupted = True
                 finally:
                     self._stop()
-            record.let_go()
+            record.leave()
             self.state = record.figures()
             if options["name"] is None:
                 record.delete()
@@ -218,7 +218,7 @@ class Job:
             self.seconds = time.monotonic() - started
             self.state = record.figures()
             if is_held and self.state.workers > num_running:
-                record.let_go()
+                record.leave()
                 is_held = False
             show()
             if limit and len(self.fetched) >= limit:

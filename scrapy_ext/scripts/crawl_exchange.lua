@@ -55,33 +55,26 @@ local function keep_failed(turn, entry)
     end
 end
 
-local function is_wanted(item, mode, fingerprint)
-    if mode == 'n' then
-        return add(item)
-    elseif mode == 'l' then
-        return not exists(item)
-    elseif mode == 's' then
-        return call('SADD', KEYS[9], fingerprint) == 1
-    elseif mode == 'r' or mode == 'd' then
-        add(item)
-    end
-    return true
-end
-
 local flags, pushed = {}, 0
 for item = 1, (#ARGV - 1) / 3 do
     local word, head, entry = ARGV[3 * item - 1], ARGV[3 * item], ARGV[3 * item + 1]
-    local mode = string.sub(word, 1, 1)
-    flags[item] = '0'
-    if mode == 'f' then
+    local mode, is_wanted = string.sub(word, 1, 1), true
+    if mode == 'n' then
+        is_wanted = add(item)
+    elseif mode == 'l' then
+        is_wanted = not exists(item)
+    elseif mode == 's' then
+        is_wanted = call('SADD', KEYS[9], string.sub(word, 2)) == 1
+    elseif mode == 'r' or mode == 'd' then
+        add(item)
+    elseif mode == 'f' then
         local turn = next_turn(false)
         keep_failed(turn, head .. '\0\0' .. '800000000' .. turn .. '00\0' .. entry)
-    elseif is_wanted(item, mode, string.sub(word, 2)) then
-        flags[item] = '1'
-        if mode ~= 'l' and mode ~= 'd' then
-            put(head .. next_turn(told.fifo or string.sub(head, -1) == '1') .. '00\0' .. entry)
-            pushed = pushed + 1
-        end
+    end
+    flags[item] = is_wanted and '1' or '0'
+    if is_wanted and string.find('nars', mode, 1, true) then
+        put(head .. next_turn(told.fifo or string.sub(head, -1) == '1') .. '00\0' .. entry)
+        pushed = pushed + 1
     end
 end
 flags = table.concat(flags)
