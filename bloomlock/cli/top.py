@@ -1,11 +1,10 @@
-"""`bloomlock filter top`: a live view of filters, claims and locks."""
+"""`bloomlock filter top`: a live view of filters and claims."""
 
 from __future__ import annotations
 
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,14 +16,10 @@ from .options import example, json_option, key_option, open_as_it_is, time_optio
 from .output import print_json, print_table, size_text, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Tables = list[tuple[Sequence[str], list[list[str]]]]
     Before = dict[str, tuple[float, int, int]]
     """When each filter was looked at, how many items it held, and its generation."""
 
 _HEAD = ("FILTER", "ITEMS", "CAPACITY", "FILL", "", "ADDS/S", "ERRORS", "MEMORY", "OPEN", "FAILED")
-_LOCK_HEAD = ("LOCK", "HELD", "WAITING", "LEASE")
 _CELLS = 10
 
 
@@ -35,7 +30,7 @@ _CELLS = 10
 @url_option
 @key_option
 def top_command(*, interval: float, once: bool, as_json: bool, **where: Any) -> None:
-    """Watch filters fill, their claims, and locks; Ctrl-C ends it.
+    """Watch filters fill, and their claims; Ctrl-C ends it.
 
     FILL is the items as a share of the capacity, or of what the filter can grow to;
     OPEN and FAILED are claims. At each look the server goes through its keys and
@@ -50,10 +45,9 @@ def top_command(*, interval: float, once: bool, as_json: bool, **where: Any) -> 
         with suppress(KeyboardInterrupt), Live(screen=True, auto_refresh=False) as live:
             while True:
                 look = _look(before, **where)
-                tables = [table_of(rows, head, 1) for head, rows in _tables(look)]
-                for table in tables:
-                    table.padding = (0, 1, 0, 0)  # for a screen of 80 columns
-                live.update(Group(*tables, *map(Text, look["errors"])), refresh=True)
+                table = table_of(_rows(look), _HEAD, 1)
+                table.padding = (0, 1, 0, 0)  # for a screen of 80 columns
+                live.update(Group(table, *map(Text, look["errors"])), refresh=True)
                 time.sleep(max(0.1, interval))
         return
     look = _look(before, **where)
@@ -62,14 +56,10 @@ def top_command(*, interval: float, once: bool, as_json: bool, **where: Any) -> 
     if as_json:
         print_json(look)
         return
-    for number, (head, rows) in enumerate(_tables(look)):
-        if number:
-            click.echo("")
-        print_table(rows, head, 1)
+    print_table(_rows(look), _HEAD, 1)
 
 
 def _look(before: Before, url: str | None, key: bytes | None) -> dict[str, list[Any]]:
-    locks = [asdict(one) for one in bloomlock.catalog.list_locks(client=url)]
     rows: list[dict[str, Any]] = []
     errors = []
     for name in bloomlock.catalog.list_filters(client=url):
@@ -99,18 +89,11 @@ def _look(before: Before, url: str | None, key: bytes | None) -> dict[str, list[
                 "failed_items": info.claims.failed_items,
             }
         )
-    return {"filters": rows, "locks": locks, "errors": errors}
+    return {"filters": rows, "errors": errors}
 
 
-def _tables(look: dict[str, list[Any]]) -> Tables:
-    tables: Tables = [(_HEAD, [_filter_cells(row) for row in look["filters"]])]
-    if look["locks"]:
-        rows = [
-            [row["name"], f"{row['holders']}", f"{row['waiting']}", f"{row['remaining']:.0f} s"]
-            for row in look["locks"]
-        ]
-        tables.append((_LOCK_HEAD, rows))
-    return tables
+def _rows(look: dict[str, list[Any]]) -> list[list[str]]:
+    return [_filter_cells(row) for row in look["filters"]]
 
 
 def _filter_cells(row: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from bloomlock.claims import Offer, ask_claims, find_expired
 from bloomlock.effects import Pause
 from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.hashing import check_items, encode_item, encode_items
-from bloomlock.locks.session import TOKENS
+from bloomlock.locks.session import new_token
 from bloomlock.runtime.clock import boot_clock
 
 from .answers import exists_many
@@ -91,7 +91,7 @@ def _take(
     server has granted one. An item that is BUSY is asked for again by the token of each.
     """
     for one in sessions:
-        one.token = one.token or state.unanswered.take(one.offer.data) or TOKENS.new()
+        one.token = one.token or state.unanswered.take(one.offer.data) or new_token()
     tried = [(one.offer.data, one.token) for one in sessions]
     todo = [*sessions]
     try:

@@ -27,7 +27,7 @@ class LockBase:
 
     @property
     def _hold(self) -> Hold | None:
-        return self._session.holdings.of(self._owner())
+        return self._session.hold_of(self._owner())
 
     @property
     def name(self) -> str:
@@ -49,12 +49,9 @@ class LockBase:
         """The number of this grant, None if the lock is not held.
 
         It rises with every grant of the lock: give it to whatever the lock protects, and let that
-        refuse a smaller number than it has seen. It is the server's time in microseconds, or
-        one more than the last fence if that is larger. The last fence is kept for a minute, or
-        two leases if that is longer, after it is behind the server's clock. So it could repeat
-        only if the clock is set back after that, by more than has passed since the last grant, or
-        if a failover lost the last grant and the new master's clock is behind by more than has
-        passed since. None for a Redlock too: numbers counted on several servers would drift apart.
+        refuse a smaller number than it has seen. It is the server's time in microseconds, or one
+        more than the last fence if that is larger. None for a Redlock too: numbers counted on
+        several servers would drift apart.
         """
         hold = self._hold
         return hold.fence if hold is not None else None

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bloomlock.runtime import connections
 from bloomlock.runtime.cluster import server_of_key
 
 if TYPE_CHECKING:
@@ -72,6 +71,7 @@ class Hold:
     owner: Any = None  # the thread or task that has it
     count: int = 1  # how often a re-entrant lock was acquired
     renewing: bool = False  # whether a renewal is on its way
+    failing: bool = False  # whether the last one was not answered, which was logged
     lost: str = ""  # why it is lost
     unreported: list[None] = field(default_factory=partial(list, (None,)))  # popped by who reports
     event: Any = None  # set when it is lost; made at its first use
@@ -98,15 +98,6 @@ class Hold:
         """Return through what it is renewed, on which server of a cluster, and by which step."""
         return self.runtime, server_of_key(self.runtime.client, self.key()), self.kind
 
-    def address(self) -> str:
-        runtime, server, _ = self.place()
-        if len(runtime.members) > 1:
-            return f"{len(runtime.members)} servers"
-        pool = connections.own_pool(runtime.client)
-        settings = {} if pool is None else connections.settings_of(pool)
-        address = f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
-        return server or str(settings.get("path") or address)
-
     def next_time(self) -> float:
         renew_at = self.renew_at
         if self.renewing or renew_at is None:
@@ -129,81 +120,6 @@ class Hold:
         """Return the lease a renewal may ask for now; 0: none that ends after the lease it has."""
         seconds = min(self.lease_ms / 1000, self.last_renewal - now)
         return int(seconds * 1000) if now + seconds > self.deadline else 0
-
-
-class Holdings:
-    """The holds of one lock object; no hold replaces another.
-
-    With `any_owner` an owner that has no hold of its own may use those of others.
-    """
-
-    def __init__(self, *, any_owner: bool) -> None:
-        self._any_owner = any_owner
-        self._holds: dict[Hold, None] = {}
-
-    def all(self) -> list[Hold]:
-        """Return all, lost or not, but none that a parent process acquired; the last one first."""
-        if not self._holds:
-            return []
-        pid = os.getpid()
-        return [hold for hold in reversed(self._holds.copy()) if hold.pid == pid]
-
-    def mine(self, owner: object) -> Hold | None:
-        return next((hold for hold in self.all() if hold.owner is owner), None)
-
-    def of(self, owner: object) -> Hold | None:
-        """Return what an owner may give back: its own; else the oldest of any, if that may be."""
-        hold = self.mine(owner)
-        if hold is None and self._any_owner:
-            held = self.all()
-            live = [other for other in held if not other.lost]
-            return min(live or held, key=lambda other: other.since, default=None)
-        return hold
-
-    def put(self, hold: Hold) -> None:
-        self._holds[hold] = None
-
-    def drop(self, hold: Hold) -> None:
-        self._holds.pop(hold, None)
-
-    def __contains__(self, hold: Hold) -> bool:
-        return hold in self._holds
-
-    def count_again(self, hold: Hold) -> bool:
-        with _guard:
-            if hold in self:
-                hold.count += 1
-            return hold in self
-
-    def give_back(self, hold: Hold, stop: Callable[[Hold], None]) -> int | None:
-        """Count a hold once less; with the last, call `stop` with it and forget it.
-
-        Returns how often it is still held; None: another thread has given it back.
-        """
-        with _guard:
-            if hold not in self:
-                return None
-            if hold.count > 1:
-                hold.count -= 1
-                return hold.count
-            stop(hold)
-            self.drop(hold)
-            return 0
-
-    def is_orphan(self, hold: Hold) -> bool:
-        """Return whether its owner is not left to give a hold back."""
-        return not self._any_owner and has_ended(hold.owner)
-
-
-_guard = threading.RLock()
-
-
-def _start_over() -> None:
-    global _guard  # noqa: PLW0603 - another thread may have had it when this process was forked
-    _guard = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_start_over)
 
 
 class ThreadOwner:

@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 from bloomlock.commands import encode_command
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, FanOut, Pause
 from bloomlock.errors import ConfigurationError, QuorumError
-from bloomlock.locks.protocol.steps import RENEW, LockSteps
-from bloomlock.locks.protocol.values import Granted, ReleaseRequest
+from bloomlock.locks.protocol.steps import RENEW, Granted, LockSteps, ReleaseRequest
 from bloomlock.locks.protocol.waiting import ENDLESS, Attempt, Obtained, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .session import TOKENS, LockSession, missing_of
+from .session import LockSession, missing_of, new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock.locks.protocol.values import AcquireRequest
+    from bloomlock.locks.protocol.steps import AcquireRequest
 
     from .hold import Hold
     from .options import RedlockOptions
@@ -315,7 +314,7 @@ class MajorityAttempt(Attempt):
         outage_since = self._clock()
         while True:
             sent = self._clock()
-            self.request = self.request._replace(token=TOKENS.new())
+            self.request = self.request._replace(token=new_token())
             ballot = self.ballot = steps.new_ballot(self.request.token)
             votes = yield from steps.ask_for(ballot, self.request)
             deadline, is_granted = deadline_of(sent, lease_ms), agreement(votes) is True

@@ -17,15 +17,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bloomlock.runtime.background import Line
-from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 AT_END_SECONDS = 1.0
 """How long the end of the process waits for lines that are not written yet."""
-OVER_SECONDS = 30.0
-"""A server that no renewal failed at for so long has had no outage since; tries are closer."""
 
 EventKind: TypeAlias = Literal["acquired", "timeout", "renewed", "released", "lost"]
 
@@ -52,13 +49,6 @@ class LockEvent:
 Observer: TypeAlias = Callable[[LockEvent], None]
 
 
-@dataclass
-class Outage:
-    since: float
-    last: float
-    failed: int = 0
-
-
 class Reports:
     """What is to be logged; `what` is "lock" or "claim", and names the logger."""
 
@@ -68,7 +58,6 @@ class Reports:
     def start_over(self) -> None:
         """Forget what is not written: a child of fork has not the thread for it."""
         self._line = Line()
-        self._outages: dict[str, Outage] = {}
 
     def warning(self, what: str, text: str, *arguments: Any) -> None:
         self._append(partial(logging.getLogger(f"bloomlock.{what}s").warning, text, *arguments))
@@ -76,25 +65,6 @@ class Reports:
     def exception(self, what: str, text: str, *arguments: Any) -> None:
         log = logging.getLogger(f"bloomlock.{what}s").error
         self._append(partial(log, text, *arguments, exc_info=sys.exc_info()))
-
-    def not_renewed(
-        self, what: str, labels: Sequence[str], server: str, error: Exception | None
-    ) -> None:
-        """Log one line for each server and outage."""
-        now = boot_clock()
-        outage = self._outages.get(server)
-        if outage is None or now - outage.last > OVER_SECONDS:
-            outage = self._outages[server] = Outage(now, now)
-            text = "%s could not be renewed yet: %s (%s; one line for all until it answers)"
-            self.warning(what, text, listed(labels), error, server)
-        outage.last = now
-        outage.failed += len(labels)
-
-    def renewed(self, what: str, server: str) -> None:
-        """Note that a server has answered a renewal; a line if that ends an outage."""
-        if (outage := self._outages.pop(server, None)) is not None:
-            text = "%s renews again; %d renewals failed within %.1f s"
-            self.warning(what, text, server, outage.failed, boot_clock() - outage.since)
 
     def lost(self, what: str, labels: Sequence[str], reason: str) -> None:
         text = "%s were lost: %s" if len(labels) > 1 else "%s was lost: %s"

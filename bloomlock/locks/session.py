@@ -1,13 +1,13 @@
-"""The algorithm of a lock object, the same for threads and asyncio."""
+"""A lock object of this process: who holds it, and what that takes; for threads and asyncio."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import secrets
+import threading
 import weakref
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.commands import encode_command
@@ -20,17 +20,16 @@ from bloomlock.errors import (
     QuorumError,
 )
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.steps import RENEW, LockSteps
-from bloomlock.locks.protocol.values import LIVENESS_MS, AcquireRequest, Granted
+from bloomlock.locks.protocol.steps import LIVENESS_MS, RENEW, AcquireRequest, Granted, LockSteps
 from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold, Holdings, Watched
+from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold, Watched, has_ended
 from .options import check_lease, milliseconds
 from .reports import REPORTS, LockEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from bloomlock.locks.protocol.waiting import Obtained
 
@@ -43,28 +42,20 @@ CONFIRM_SECONDS = 1.0
 MOMENT = 0.1
 """Seconds; a hold that is shorter pays for no renewal, and seldom for a wake-up of the watchdog."""
 
-
-class Tokens:
-    """A source of tokens that no other client has: random for each process, counted within it."""
-
-    def __init__(self) -> None:
-        self.start_over()
-
-    def start_over(self) -> None:
-        self._random = secrets.token_urlsafe(15).encode()
-        self._numbers = itertools.count(1)
-
-    def new(self) -> bytes:
-        return b"%b.%x" % (self._random, next(self._numbers))
+_numbers = itertools.count(1)
 
 
-TOKENS = Tokens()
-os.register_at_fork(after_in_child=TOKENS.start_over)
+@lru_cache(1)
+def _random_of(pid: int) -> bytes:  # noqa: ARG001 - a child of fork has its own
+    return secrets.token_urlsafe(15).encode()
+
+
+def new_token() -> bytes:
+    """Return a token that no other client has: random for each process, counted within it."""
+    return b"%b.%x" % (_random_of(os.getpid()), next(_numbers))
 
 
 class LockSession(Watched):
-    """One lock object: who of this process holds it, and what that takes."""
-
     what = "lock"
     steps: LockSteps
     attempt = Attempt
@@ -84,7 +75,8 @@ class LockSession(Watched):
         self.lock: Callable[[], Any] = lambda: None
         # The write side of a read-write lock for its read side, and the other way round.
         self.other_side: LockSession | None = None
-        self.holdings = Holdings(any_owner=not options.thread_local)
+        # All that were acquired here, lost ones too; no hold replaces another.
+        self._holds: dict[Hold, None] = {}
         self._is_shared = is_shared
         self._is_reentrant = is_reentrant
         self._watcher: Watchdog | AsyncWatchdog
@@ -101,12 +93,14 @@ class LockSession(Watched):
 
         LockLostError if a re-entrant lock was lost, LockError if the owner would wait for itself.
         """
-        hold = (self.holdings.of if self._is_reentrant else self.holdings.mine)(owner)
+        hold = self.hold_of(owner) if self._is_reentrant else self.own_hold(owner)
         now = boot_clock()
         if hold is not None and self._is_reentrant:
             self._check_alive(hold)
-            if self.holdings.count_again(hold):
-                return True
+            with _guard:
+                if hold in self._holds:
+                    hold.count += 1
+                    return True
             hold = None
         if hold is not None and now >= hold.deadline:
             self.lose(hold, OUT_OF_LEASE)
@@ -119,7 +113,7 @@ class LockSession(Watched):
                 return False
         provisional_ms = LIVENESS_MS if self.options.renews else 0
         terms = (self.options.lease_ms, self._is_shared, b"", provisional_ms)
-        request = make(AcquireRequest, (TOKENS.new(), *terms))
+        request = make(AcquireRequest, (new_token(), *terms))
         until = None if seconds is None else now + seconds
         return self.attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
@@ -129,7 +123,7 @@ class LockSession(Watched):
                 f"lock {self.name!r} is held by this very thread or task, which would wait for "
                 f"itself; use ReentrantLock to acquire it again"
             )
-        other = self.other_side.holdings.mine(owner) if self.other_side is not None else None
+        other = self.other_side.own_hold(owner) if self.other_side is not None else None
         if other is not None and not other.lost and boot_clock() < other.deadline:
             raise LockError(
                 f"lock {self.name!r} is held on its other side by this very thread or task, "
@@ -165,17 +159,17 @@ class LockSession(Watched):
                 # one as soon as it has lasted a moment.
                 seconds = min(MOMENT, seconds)
             hold.renew_at = now + seconds
-        self.holdings.put(hold)
+        self._holds[hold] = None
         self._watcher.add(hold, self, self._runtime)
         self._report("acquired", now - began, hold)
-        for other in self.holdings.all():
+        for other in self._all_holds():
             if not (other is hold or self._is_shared or other.lost):
                 # None can be held beside a new one. But another thread may have been granted the
                 # lock after this one, and be here before it.
                 older = min(hold, other, key=lambda each: (each.fence or 0, each.deadline))
                 self.lose(older, "its key was gone, and the lock was granted anew")
             if other is not hold and other.lost and other.owner is owner:
-                self.holdings.drop(other)
+                self._holds.pop(other, None)
 
     def _confirm(self, attempt: Attempt) -> Core[None]:
         """Write a hold again, because WAIT speaks of what its own connection wrote.
@@ -199,20 +193,22 @@ class LockSession(Watched):
 
     def undo(self, attempt: Attempt) -> Core[None]:
         """Leave neither a hold nor a place in the queue of an attempt that did not end."""
-        for hold in self.holdings.all():
+        for hold in self._all_holds():
             if hold.token == attempt.request.token:
                 self._watcher.remove(hold)
-                self.holdings.drop(hold)
+                self._holds.pop(hold, None)
         if attempt.begun:
             yield from attempt.leave_behind()
 
     def release(self, owner: object) -> Core[None]:
-        while True:
+        with _guard:
+            # Another thread may release it too.
             hold = self._require(owner)
-            if (left := self.holdings.give_back(hold, self._watcher.remove)) is not None:
-                break
-        if left:
-            return
+            if hold.count > 1:
+                hold.count -= 1
+                return
+            self._watcher.remove(hold)
+            self._holds.pop(hold, None)
         now = boot_clock()
         try:
             held = yield from self.steps.give_back(hold)
@@ -258,7 +254,7 @@ class LockSession(Watched):
         return True
 
     def owned(self, owner: object) -> Core[bool]:
-        hold = self.holdings.of(owner)
+        hold = self.hold_of(owner)
         if hold is None or hold.lost:
             return False
         return (yield from self.steps.is_held(hold.token, hold.is_shared))
@@ -266,13 +262,32 @@ class LockSession(Watched):
     def locked(self) -> Core[bool]:
         return (yield from self.steps.value()) is not None
 
+    def _all_holds(self) -> list[Hold]:
+        """Return all but those that a parent process acquired; the last one first."""
+        if not self._holds:
+            return []
+        pid = os.getpid()
+        return [hold for hold in reversed(self._holds.copy()) if hold.pid == pid]
+
+    def own_hold(self, owner: object) -> Hold | None:
+        return next((hold for hold in self._all_holds() if hold.owner is owner), None)
+
+    def hold_of(self, owner: object) -> Hold | None:
+        """Return what an owner may give back: its own; else the oldest of any, if that may be."""
+        hold = self.own_hold(owner)
+        if hold is None and not self.options.thread_local:
+            held = self._all_holds()
+            live = [other for other in held if not other.lost]
+            return min(live or held, key=lambda other: other.since, default=None)
+        return hold
+
     def check(self, owner: object) -> Hold:
         hold = self._require(owner)
         self._check_alive(hold)
         return hold
 
     def _require(self, owner: object) -> Hold:
-        hold = self.holdings.of(owner)
+        hold = self.hold_of(owner)
         if hold is None:
             raise LockNotOwnedError(f"lock {self.name!r} is not held by this thread or task")
         return hold
@@ -330,22 +345,11 @@ class LockSession(Watched):
         except logged:
             REPORTS.exception("lock", "the observer of lock %r raised", self.name)
 
-    def _call_on_lost(self, on_lost: Callable[[Any], object], lock: Any) -> Any:
-        outcome = None
+    def _call_on_lost(self, on_lost: Callable[[Any], object], lock: Any) -> None:
         try:
-            outcome = on_lost(lock)
+            on_lost(lock)
         except BaseException:  # noqa: BLE001 - reported
             REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
-        return self._await_on_lost(outcome) if asyncio.iscoroutine(outcome) else None
-
-    async def _await_on_lost(self, outcome: Coroutine[Any, Any, object]) -> None:
-        try:
-            await outcome
-        except BaseException as error:
-            # Raised in a task, SystemExit would stop the loop and all renewals with it.
-            REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
-            if isinstance(error, asyncio.CancelledError):
-                raise
 
     # What a watchdog asks for.
 
@@ -358,7 +362,7 @@ class LockSession(Watched):
         return self.keys.lock
 
     def is_orphan(self, hold: Hold) -> bool:
-        return self.holdings.is_orphan(hold)
+        return self.options.thread_local and has_ended(hold.owner)
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
         return self.keys, (hold.token, hold.is_shared, lease_ms)
@@ -368,16 +372,26 @@ class LockSession(Watched):
 
     def renewed(self, hold: Hold) -> None:
         # The reply may come while the hold is given back.
-        if hold in self.holdings:
+        if hold in self._holds:
             self._report("renewed", boot_clock() - hold.since, hold, behind=True)
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
-        is_news = hold in self.holdings and self.lose(hold, reason, behind=True)
-        if self.holdings.is_orphan(hold):
-            self.holdings.drop(hold)
+        is_news = hold in self._holds and self.lose(hold, reason, behind=True)
+        if self.is_orphan(hold):
+            self._holds.pop(hold, None)
         return is_news
 
 
+# Whoever counts a hold; a child of fork makes another one, because a thread may have had it.
+_guard = threading.RLock()
+
+
+def _start_over() -> None:
+    global _guard  # noqa: PLW0603 - see there
+    _guard = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_start_over)
 _MISSING: weakref.WeakKeyDictionary[AnyRuntime, set[str]] = weakref.WeakKeyDictionary()
 
 

@@ -16,15 +16,13 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
-
-from bloomlock.effects import NOT_WAITING, ConnectionLost, Limit
+from bloomlock.effects import NOT_WAITING, Limit
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime import background
 from bloomlock.runtime.clock import boot_clock
 
 from .hold import OUT_OF_LEASE, Hold, current_owner, has_ended
-from .reports import AT_END_SECONDS, REPORTS
+from .reports import AT_END_SECONDS, REPORTS, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -130,6 +128,7 @@ class Schedule:
             REPORTS.exception("lock", "renewing locks failed")
 
     def _renew_part(self, holds: list[Hold]) -> Core[None]:
+        """Renew holds of one kind at one server; those without an answer are still `renewing`."""
         sent = boot_clock()
         asked: list[tuple[Hold, Watched, int]] = []
         for hold in holds:
@@ -141,8 +140,7 @@ class Schedule:
                 hold.schedule_renewal(sent + hold.renewal_seconds)
         if not asked:
             return
-        # All are of one kind and go to the same server, or it is a single one.
-        first, of_first, _ = asked[0]
+        of_first = asked[0][1]
         renewals = [session.renewal_of(hold, lease_ms) for hold, session, lease_ms in asked]
         # What waits for one slot of a cluster would hold up the holds in others of its server.
         yield NOT_WAITING
@@ -152,21 +150,22 @@ class Schedule:
         error: Exception | None = None
         for (hold, session, lease_ms), result in zip(asked, results, strict=True):
             if isinstance(result, Exception):
-                failed.append(session.label)
-                error = error or result
+                error = result
+                if not hold.failing:
+                    failed.append(session.label)
+                hold.failing = True
             elif not result:
                 gone.append((hold, "its key was gone when it was to be renewed"))
             else:
                 # What waits for the end of this renewal finds the new deadline.
                 hold.deadline = max(hold.deadline, deadline_of(sent, lease_ms))
                 hold.schedule_renewal(sent + hold.renewal_seconds)
-                hold.renewing = False
+                hold.renewing = hold.failing = False
                 session.renewed(hold)
         self._lose(gone)
         if failed:
-            REPORTS.not_renewed(of_first.what, failed, first.address(), error)
-        else:
-            REPORTS.renewed(of_first.what, first.address())
+            text = "%s could not be renewed yet, which is tried again: %s"
+            REPORTS.warning(of_first.what, text, listed(failed), error)
 
     def _end_renewal(self, holds: Iterable[Hold]) -> None:
         """Let those be tried again soon, until their deadline, that were not answered."""
@@ -175,9 +174,7 @@ class Schedule:
                 hold.renewing = False
                 hold.schedule_renewal(boot_clock() + hold.retry_seconds)
 
-    def _take_left(
-        self, is_over: Callable[[Any], bool]
-    ) -> list[tuple[Any, Core[Exception | None]]]:
+    def _take_left(self, is_over: Callable[[Any], bool]) -> list[tuple[Any, Core[None]]]:
         """Take out the holds of owners that can give nothing back; return what gives them back.
 
         That is done when the process or the loop ends, if the server answers in time.
@@ -192,24 +189,13 @@ class Schedule:
         return left
 
 
-def _give_back(hold: Hold, until: float) -> Core[Exception | None]:
+def _give_back(hold: Hold, until: float) -> Core[None]:
     yield Limit(until, [None])
     try:
         yield from hold.steps.give_back(hold)
-    except (ConnectionLost, RedisError) as error:
-        return error
-    return None
-
-
-def _report_left(failures: Iterable[object]) -> None:
-    """Log what was not given back at the end, in one line: the cause is mostly one for all."""
-    left = [failure for failure in failures if failure is not None]
-    if left:
-        why = str(left[0]) or type(left[0]).__name__
-        text = "a lock was not released at the end and is left to expire: %s"
-        if len(left) > 1:
-            text = f"{len(left)} locks were not released at the end and are left to expire: %s"
-        REPORTS.warning("lock", text, why)
+    except Exception as error:  # noqa: BLE001 - reported
+        text = "lock %r was not released at the end and is left to expire: %s"
+        REPORTS.warning("lock", text, hold.steps.keys.lock, str(error) or type(error).__name__)
 
 
 class Watchdog(Schedule):
@@ -227,9 +213,7 @@ class Watchdog(Schedule):
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake_at = float("inf")
         self._runs = False
-        self._lines: weakref.WeakKeyDictionary[Watched, background.Line] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._lines = weakref.WeakKeyDictionary[Any, background.Line]()
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         super().add(hold, session, runtime)
@@ -241,7 +225,7 @@ class Watchdog(Schedule):
             self._wake_at = at
             self._wake.put(None)
 
-    def call(self, function: Callable[[], Any], session: Watched) -> None:
+    def call(self, function: Callable[[], None], session: Watched) -> None:
         """Call a function that runs the user's code, which never raises, in another thread."""
         self._lines.setdefault(session, background.Line()).append(function)
 
@@ -250,14 +234,10 @@ class Watchdog(Schedule):
 
         The main thread is at its end then. A daemon thread may still work under its locks.
         """
-        failures: list[Exception | None] = []
         is_over = lambda owner: owner is current_owner() or has_ended(owner)  # noqa: E731
         for runtime, core in self._take_left(is_over):
-            try:
-                failures.append(runtime.run(core))
-            except Exception as error:  # noqa: BLE001 - reported
-                failures.append(error)
-        _report_left(failures)
+            with contextlib.suppress(Exception):
+                runtime.run(core)
 
     def _start_thread(self) -> None:
         # A thread of its own, not a worker: it does not end with the job before.
@@ -325,22 +305,17 @@ class AsyncWatchdog(Schedule):
             yield
         finally:
             self._at_end = None
-            left = [
-                runtime.run(core) for runtime, core in self._take_left(lambda owner: owner.done())
-            ]
+            left = [runtime.run(core) for runtime, core in self._take_left(has_ended)]
             before = asyncio.all_tasks()
-            _report_left(await asyncio.gather(*left, return_exceptions=True))
+            await asyncio.gather(*left, return_exceptions=True)
             # The loop has cancelled its tasks already; what a silent server keeps is of later.
             for task in (late := asyncio.all_tasks() - before):
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def call(self, function: Callable[[], Any], _: Watched) -> None:
-        """Call a function that runs the user's code, in the loop."""
-        outcome = function()
-        if asyncio.iscoroutine(outcome):
-            self._tasks.add(task := asyncio.ensure_future(outcome))
-            task.add_done_callback(self._tasks.discard)
+    @staticmethod
+    def call(function: Callable[[], None], _: Watched) -> None:
+        function()
 
     def _set_timer(self) -> None:
         loop = self._loop()

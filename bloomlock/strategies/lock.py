@@ -33,8 +33,14 @@ from bloomlock.effects import (
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.hashing import pick
 from bloomlock.keys import LockKeys, stripe_keys
-from bloomlock.locks.protocol.steps import ACQUIRE, RELEASE, LockSteps
-from bloomlock.locks.protocol.values import AcquireRequest, Granted, ReleaseRequest
+from bloomlock.locks.protocol.steps import (
+    ACQUIRE,
+    RELEASE,
+    AcquireRequest,
+    Granted,
+    LockSteps,
+    ReleaseRequest,
+)
 from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUTAGE_PAUSE, Attempt
 from bloomlock.scripts import Script
 

@@ -18,7 +18,7 @@ from redis.credentials import UsernamePasswordCredentialProvider
 from redis.retry import Retry
 
 import bloomlock
-from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock, catalog, errors
+from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock, errors
 from bloomlock.errors import ConfigurationError
 
 NUMBERS = itertools.count()
@@ -51,7 +51,6 @@ def objects(r, valkey):
         "NearCache": bloomlock.NearCache(9),
         "Plan": bloomlock.plan(100, 0.01),
         "Window": bloomlock.Window(60),
-        "LockInfo": catalog.list_locks(client=r)[0],
     }
     for name in bloomlock.__all__:
         if name.endswith(("Lock", "Redlock")):

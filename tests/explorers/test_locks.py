@@ -15,7 +15,7 @@ from explorer import explore
 from lock_model import FINISHED, LEASE_MS, Budget, Client, Kind, World
 from lock_moves import moves
 
-from bloomlock.locks.protocol.values import LIVENESS_MS, SLICE_MS, Granted
+from bloomlock.locks.protocol.steps import LIVENESS_MS, SLICE_MS, Granted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -41,7 +41,6 @@ from bloomlock.effects import (
     Transaction,
 )
 from bloomlock.errors import OutcomeUnknownError
-from bloomlock.locks.session import TOKENS
 from bloomlock.scripts import Script
 
 if TYPE_CHECKING:
@@ -333,7 +332,7 @@ class _Client:
         try:
             with (
                 mock.patch.object(secrets, "randbelow", self._draw),
-                mock.patch.object(TOKENS, "new", self._new_token),
+                mock.patch("bloomlock.filters.claims.new_token", self._new_token),
                 # By the digest a script that the server lacks would take one step more.
                 mock.patch.object(Script, "by_digest", Script.by_source),
             ):

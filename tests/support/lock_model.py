@@ -11,7 +11,7 @@ from typing import NamedTuple
 import lock_rules as rules
 from lock_rules import Announcement, LockState, read_record
 
-from bloomlock.locks.protocol.values import (
+from bloomlock.locks.protocol.steps import (
     LIVENESS_MS,
     SLICE_MS,
     AcquireRequest,

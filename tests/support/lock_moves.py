@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import lock_model as model
 from lock_model import FINISHED, TICK_MS, Client, World
 
-from bloomlock.locks.protocol.values import Granted
+from bloomlock.locks.protocol.steps import Granted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

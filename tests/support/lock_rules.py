@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from bloomlock.locks.protocol.values import (
+from bloomlock.locks.protocol.steps import (
     LIVENESS_MS,
     NO_CHANNEL,
     SHARED,

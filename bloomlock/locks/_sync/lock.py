@@ -82,7 +82,6 @@ class Lock(LockBase):
         ttl: float | None = None,
         **options: Unpack[LockParameters],
     ) -> None:
-        """Check the parameters before anything is sent."""
         if isinstance(name, CLIENTS):
             # r.lock(name, lock_class=Lock) gives them the other way round.
             name, client = client, name
@@ -143,13 +142,10 @@ class Lock(LockBase):
         Raises:
             ConfigurationError: If the arguments contradict each other, or the server runs no
                 scripts for this client.
-            LockError: If this thread or task holds the lock already and would wait for itself, with
-                a `timeout` too (threading.Lock waits for that time and returns False).
+            LockError: If this thread or task holds the lock already and would wait for itself.
             QuorumError: If too few replicas acknowledged it.
             redis.exceptions.RedisError: If the server cannot be asked; at most a second after the
-                time limit. There is neither a hold nor a place in the queue then, as after
-                KeyboardInterrupt or a cancellation; from a server that is silent they are taken
-                back when it answers.
+                time limit. Nothing is held or queued then, as after KeyboardInterrupt.
 
         Cost: one round trip if the lock is free (one more with `replicas`), else one or two, and
         one each two seconds of waiting.
@@ -243,20 +239,15 @@ class Lock(LockBase):
 class FairLock(Lock):
     """A lock that is granted in the order of asking.
 
-    A waiter that died, or whose connection broke, is passed over. Lock hands over in
-    the same order today, because that is also the quickest; here it is a promise.
-
-    Arguments and methods are those of Lock.
+    A waiter that died, or whose connection broke, is passed over. Lock keeps that order too, but
+    does not promise it.
     """
 
 
 class ReentrantLock(Lock):
     """A lock that its holder may acquire again, and then has to release as often.
 
-    Counted here, for each thread or task: a nested acquire costs no round trip, and a retry cannot
-    count twice.
-
-    Arguments and methods are those of Lock.
+    Counted here, for each thread or task: a nested acquire costs no round trip.
     """
 
     _is_reentrant = True
@@ -272,14 +263,8 @@ class ReadWriteLock:
     """A lock that many readers share, or one writer has.
 
     A waiting writer keeps out readers that come after it; when a writer is done all readers that
-    wait then go together, and the next writer after them. So neither side starves. The
-    write side is the Lock of the same name.
-
-    Args:
-        name: As of Lock, and all that follow.
-        client: See Lock.
-        ttl: See Lock.
-        **options: See Lock.
+    wait then go together, and the next writer after them. So neither side starves. The write side
+    is the Lock of the same name. Arguments are those of Lock.
 
     Attributes:
         read: The lock that readers take.
@@ -300,7 +285,6 @@ class ReadWriteLock:
         ttl: float | None = None,
         **options: Unpack[LockParameters],
     ) -> None:
-        """Make both sides, over one client."""
         self.read = ReadLock(name, client, ttl, **options)
         self.write = Lock(name, self.read._client, ttl, **options)
         # Each side refuses who holds the other and would wait for himself.

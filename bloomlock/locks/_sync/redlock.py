@@ -27,60 +27,35 @@ if TYPE_CHECKING:
 class Redlock(Lock):
     """A lock that lives on several independent servers and needs a majority of them.
 
-    It survives the loss of any minority of the servers, without a failover that could forget a
-    grant. Each server is asked at once and on its own; the lock is held if more than half of all
-    `clients` granted it, whether the others answer or not, and if its lease is not over by then:
-    the holder counts it from before it asked, less 1 % and 2 ms. The same for every renewal.
+    It survives the loss of any minority of the servers. All are asked at once; the lock is held if
+    more than half of `clients` granted it and its lease is not over by then. The same for every
+    renewal. There is no fence and no queue: a waiter asks again after a random pause.
 
     A server that was restarted may have forgotten whom it granted the lock. So it has no vote
-    until it has been up for `longest_ttl`: its uptime comes with each grant. Servers that write
-    each change to disk before they answer (`appendfsync always`) need no such wait; give 0 for
-    them. The servers must be masters without automatic failover: a replica that takes over has
-    not the age of what it forgot.
+    until it has been up for `longest_ttl`; give 0 for servers that write each change to disk
+    before they answer (`appendfsync always`). The servers must be masters without automatic
+    failover: a replica that takes over has not the age of what it forgot.
 
-    There is no fence: numbers counted on several servers drift apart, and a majority may be
-    another one each time. If what the lock protects must refuse late writers, use Lock. On each
-    server the lock is the Lock of the same name, and excludes it there.
-
-    The other methods are those of Lock. Each costs one round trip to each server at once, and
-    `server_timeout` where no majority answers; then it raises QuorumError: the lease of what was
-    to be released ends by itself, and what was to be extended is held for what `remaining` says. A
-    server that has not answered yet is told of a release as soon as it does, in the background.
-    `extend` takes no longer lease than `longest_ttl`.
-
-    There is no queue across servers: a waiter asks again after a pause of random length, so the
-    order is random.
-
-    `acquire` raises QuorumError if fewer than a
-    majority of the servers have a vote: when time is up, or, without a limit, when none was reached
-    for as long as the lease. What was taken is given back then, as after KeyboardInterrupt or a
-    cancellation; a server that does not answer keeps it at most until the lease ends. A try costs
-    one round trip to each server at once, and a second one to give back what is no majority; it
-    ends with the majority's answer, or after `server_timeout`. It raises ConfigurationError if two
-    of the clients turn out to be one server.
+    Methods are those of Lock, and cost one round trip to each server at once. They raise
+    QuorumError where no majority answers within `server_timeout` (`acquire`: when its time is up,
+    or after a lease). What was granted ends by itself at a server that does not answer, or is given
+    back in the background.
 
     Args:
         name: Free text; the lock's identity on the servers.
         clients: Clients of redis or URLs, one for each server; an odd number is best. For
             threads, a server that does not answer keeps one as long as its client waits for a
-            reply, so give clients with a `socket_timeout` (those made from URLs have one of 2
-            seconds).
+            reply, so give clients with a `socket_timeout` (those made from URLs have 2 seconds).
         ttl: The lease in seconds (30 if not given).
         server_timeout: How many seconds a server is waited for; None: a tenth of the lease, but at
             least 0.05 and at most 1.
-        longest_ttl: The longest lease in seconds that any client asks these servers for; None:
-            `ttl`. To be set where others use the same name with a longer `ttl`, or `extend` one.
-        renew: Whether the lease is renewed, each third of it, while the lock is held.
-        max_hold: Seconds after which it is renewed no more; None: no limit.
-        on_lost: Called with the lock, from a thread of its own, when a hold is lost.
-        blocking: Whether `acquire` waits by default.
-        blocking_timeout: How many seconds it waits by default; None: without limit.
-        thread_local: Whether a hold belongs to the thread that acquired it.
-        observer: Called with a LockEvent for whatever happens; see Lock.
-        prefix: Start of all keys.
+        longest_ttl: The longest lease in seconds that any client asks these servers for, also by
+            `extend`; None: `ttl`.
+        **options: Those of Lock but for replicas, timeout, sleep, raise_on_release_error.
 
     Raises:
-        ConfigurationError: If a parameter is not usable, or a server stands twice in the list.
+        ConfigurationError: If a parameter is not usable, or a server stands twice in the list; by
+            `acquire`, if two of the clients turn out to be one server.
 
     Cost: nothing is sent.
 

@@ -1,13 +1,14 @@
-"""The steps of the protocol against a server, each of which may be repeated.
+"""What clients and the server tell each other about one lock (docs/internals/format.md).
 
-A step is a script, sent by its digest, and by its source where the server does not know it.
+Each step may be repeated. It is a script, sent by its digest, and by its source where the server
+does not know it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import NoScriptError
 
@@ -17,8 +18,6 @@ from bloomlock.effects import ConnectionLost, Core, Request, Subscribe, make
 from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script, named_error
 
-from .values import SHARED, AcquireRequest, Busy, Granted, ReleaseRequest, word_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -26,10 +25,101 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-CACHED_OPENINGS = 1024
-"""Beginnings of commands, which stay the same for a lock."""
+SLICE_MS = 2_000
+"""A waiter comes back at least this often, and says by it that it is alive."""
+LIVENESS_MS = 3 * SLICE_MS
+"""A waiter that was not heard of for so long is passed over; lock_start.lua has the same number."""
+NO_CHANNEL = b"-"
+"""The channel of waiters to whom nothing can be announced."""
+SHARED = b"=read"
+"""The value of a lock that readers share; a lock with any other value excludes all."""
+
+
+def word_of(is_shared: bool) -> bytes:
+    return b"read" if is_shared else b"-"
+
+
+class AcquireRequest(NamedTuple):
+    """Who asks for the lock.
+
+    Attributes:
+        token: No other client has it; fixed before the first byte is sent. Without spaces.
+        channel: Where to announce a grant; empty: not willing to wait.
+        provisional_lease_ms: The lease of a grant that has to be announced; 0: `lease_ms`. A waiter
+            that renews keeps others waiting for no longer than this if it died in the queue.
+    """
+
+    token: bytes
+    lease_ms: int
+    is_shared: bool = False
+    channel: bytes = b""
+    provisional_lease_ms: int = 0
+
+    def listening(self, channel: bytes) -> AcquireRequest:
+        return make(AcquireRequest, (*self[:3], channel, self[4]))
+
+    @property
+    def granted_ms(self) -> int:
+        """The lease a waiter counts on when its grant is announced."""
+        return min(self.lease_ms, self.provisional_lease_ms or self.lease_ms)
+
+    @property
+    def queued_ms(self) -> int:
+        """The lease that the server gives when it announces the grant: one slice longer.
+
+        The waiter counts its lease from when it last asked, which is at most a slice earlier.
+        """
+        return self.granted_ms + SLICE_MS
+
+    @property
+    def record(self) -> bytes:
+        """How this waiter stands in the queue; lock_acquire_plain.lua makes the same."""
+        if not self.channel:
+            return b""
+        return b"%b %d %b %b" % (self.token, self.queued_ms, word_of(self.is_shared), self.channel)
+
+
+class ReleaseRequest(NamedTuple):
+    """Who gives up a hold, a place in the queue (`record`, or empty), or whichever he has."""
+
+    token: bytes
+    is_shared: bool = False
+    record: bytes = b""
+
+
+class Granted(NamedTuple):
+    """The lock is held by who asked; `waiters`: whether a client is waiting behind."""
+
+    fence: int
+    waiters: bool
+
+
+class Busy(NamedTuple):
+    """Another client has the lock.
+
+    Attributes:
+        remaining_ms: What is left of the holder's lease; negative: it has none.
+        position: How many wait before who asked, of a newcomer only whether any does, as 1 or 0;
+            -1: not in the queue.
+        fence: Every later grant has a higher one. A grant that is announced with no higher one
+            was made before this answer, and is over: the holder had been stopped for so long.
+    """
+
+    remaining_ms: int
+    position: int
+    fence: int
+
+
 COMPARE_AND_DELETE = (("DELIFEQ",), ("DELEX", "IFEQ"))
 """Of Valkey 9.0 and of Redis 8.4."""
+
+
+# What a command of a lock begins with stays the same; encoding it takes 30 times as long.
+_opening = lru_cache(1024)(partial(encode_opening, 1))
+
+
+def _command(token: Any, *words: str | bytes | int) -> bytes:
+    return b"%b$%d\r\n%b\r\n" % (_opening(*words), len(token), token)
 
 
 class LockScript(Generic[R]):
@@ -41,11 +131,6 @@ class LockScript(Generic[R]):
         self._script = Script("lock_start", *names)
         self._terms = terms
         self._read = read
-        self._opening = lru_cache(CACHED_OPENINGS)(self._encode_opening)
-
-    def _encode_opening(self, keys: LockKeys, rest: tuple[Any, ...]) -> bytes:
-        words = ("EVALSHA", self._script.digest, len(keys), *keys, *self._terms(*rest))
-        return encode_opening(1, *words)
 
     def _arguments(self, request: tuple[Any, ...]) -> tuple[bytes | int, ...]:
         return *self._terms(*request[1:]), request[0]
@@ -58,13 +143,12 @@ class LockScript(Generic[R]):
         Returns the answer, and the reply to the command `after` it (at most one), which is sent
         behind it on the same connection.
         """
-        token = request[0]
-        command = b"%b$%d\r\n%b\r\n" % (self._opening(keys, request[1:]), len(token), token)
-        sent = Request(keys.lock, (command, *after))
+        *terms, token = self._arguments(request)
+        words = ("EVALSHA", self._script.digest, len(keys), *keys, *terms)
+        sent = Request(keys.lock, (_command(token, *words), *after))
         replies = yield from deliver(sent, repeatable=repeatable)
         if isinstance(replies[0], NoScriptError):
-            whole = self._script.by_source(keys, self._arguments(request))
-            sent = Request(keys.lock, (whole, *after))
+            sent = Request(keys.lock, (self._script.by_source(keys, [*terms, token]), *after))
             replies = yield from deliver(sent, repeatable=repeatable)
         if isinstance(replies[0], Exception):
             raise named_error(replies[0], "locks need")
@@ -111,12 +195,6 @@ RELEASE = LockScript(
 RENEW = LockScript("lock_common", "lock_renew", terms=_other_terms, read=bool)
 
 
-@lru_cache(CACHED_OPENINGS)
-def _deletion(keys: LockKeys, name: str, *condition: str) -> tuple[bytes, bytes]:
-    """Return a compare-and-delete without its token, and what tells whether there is a queue."""
-    return encode_opening(1, name, keys.lock, *condition), encode_command("EXISTS", keys.queue)
-
-
 class LockSteps:
     """The steps for one lock; `missing` are native commands that its server is known to lack."""
 
@@ -124,6 +202,7 @@ class LockSteps:
         self.keys = keys
         # Lets a core listen for announcements if there is a connection to listen on.
         self.heed = Subscribe(keys.lock, connect=False)
+        self._exists = encode_command("EXISTS", keys.queue)
         self._missing = missing
 
     def acquire(self, request: AcquireRequest, *after: bytes) -> Core[tuple[Granted | Busy, Any]]:
@@ -157,9 +236,9 @@ class LockSteps:
         for words in COMPARE_AND_DELETE:
             if words[0] in self._missing:
                 continue
-            opening, exists = _deletion(self.keys, *words)
-            delete = b"%b$%d\r\n%b\r\n" % (opening, len(request.token), request.token)
-            sent = Request(self.keys.lock, (delete, exists))
+            name, *condition = words
+            delete = _command(request.token, name, self.keys.lock, *condition)
+            sent = Request(self.keys.lock, (delete, self._exists))
             held, queue = yield from deliver(sent, repeatable=False)
             if not isinstance(held, Exception):
                 if queue:

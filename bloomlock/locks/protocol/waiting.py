@@ -23,7 +23,7 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import ConfigurationError
 
-from .values import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest
+from .steps import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,7 @@ from proxy import HANDSHAKE, Proxy
 
 from bloomlock import Lock
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.steps import LockSteps
-from bloomlock.locks.protocol.values import ReleaseRequest
+from bloomlock.locks.protocol.steps import LockSteps, ReleaseRequest
 
 
 @pytest.fixture

@@ -11,9 +11,11 @@ import redis
 from lock_rules import NEVER_MS, LockState
 
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.steps import ACQUIRE, RELEASE, RENEW
-from bloomlock.locks.protocol.values import (
+from bloomlock.locks.protocol.steps import (
+    ACQUIRE,
     NO_CHANNEL,
+    RELEASE,
+    RENEW,
     SHARED,
     AcquireRequest,
     Granted,

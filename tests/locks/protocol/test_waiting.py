@@ -11,8 +11,13 @@ from lock_rules import Announcement, read_record
 from bloomlock.effects import Behind, ConnectionLost, Limit, NextMessage, Pause, Request, Subscribe
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol import waiting
-from bloomlock.locks.protocol.steps import LockSteps
-from bloomlock.locks.protocol.values import SLICE_MS, AcquireRequest, Granted, ReleaseRequest
+from bloomlock.locks.protocol.steps import (
+    SLICE_MS,
+    AcquireRequest,
+    Granted,
+    LockSteps,
+    ReleaseRequest,
+)
 from bloomlock.locks.protocol.waiting import NO_CHANNEL, Attempt, deadline_of
 from bloomlock.runtime.threads import threads_for
 

@@ -8,8 +8,7 @@ from bloomlock.effects import FanOut, Pause
 from bloomlock.errors import QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.options import RedlockOptions
-from bloomlock.locks.protocol.steps import LockSteps
-from bloomlock.locks.protocol.values import AcquireRequest
+from bloomlock.locks.protocol.steps import AcquireRequest, LockSteps
 from bloomlock.locks.redlock import MajorityAttempt, MajoritySteps, Vote
 
 YES, NO, ABSTAINS = Vote.YES, Vote.NO, Vote.ABSTAINS

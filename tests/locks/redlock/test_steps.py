@@ -9,8 +9,7 @@ from bloomlock.errors import QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.hold import Hold
 from bloomlock.locks.options import RedlockOptions
-from bloomlock.locks.protocol.steps import LockSteps
-from bloomlock.locks.protocol.values import AcquireRequest
+from bloomlock.locks.protocol.steps import AcquireRequest, LockSteps
 from bloomlock.locks.redlock import MajoritySteps, Vote
 
 YES, NO, ABSTAINS = Vote.YES, Vote.NO, Vote.ABSTAINS
