@@ -116,11 +116,6 @@ class Hold:
         """Return the part of a lease that begins now and does not go beyond `last_renewal`."""
         return int(min(lease_ms, max(1.0, (self.last_renewal - now) * 1000)))
 
-    def lease_to_ask_ms(self, now: float) -> int:
-        """Return the lease a renewal may ask for now; 0: none that ends after the lease it has."""
-        seconds = min(self.lease_ms / 1000, self.last_renewal - now)
-        return int(seconds * 1000) if now + seconds > self.deadline else 0
-
 
 class ThreadOwner:
     """A thread, or a greenlet, as long as what it keeps in its own data lives.

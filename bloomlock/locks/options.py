@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 DEFAULT_TTL = 30.0
 SHORTEST_TTL = 0.05
 LONGEST_TTL = 365 * 86_400.0
-SHORTEST_SERVER_TIMEOUT, LONGEST_SERVER_TIMEOUT = 0.05, 1.0
-SERVER_SHARE = 10
-"""A server of several is waited for a tenth of the lease, so that most of it is left."""
 NOT_GIVEN = -1
 """The time limit of `acquire` that leaves it to the lock object."""
 
@@ -138,8 +135,8 @@ class RedlockOptions(LockOptions):
         super().__init__(ttl, **given)
         ttl = self.lease_s
         if server_timeout is None:
-            share = max(SHORTEST_SERVER_TIMEOUT, min(LONGEST_SERVER_TIMEOUT, ttl / SERVER_SHARE))
-            server_timeout = min(share, ttl)
+            # A tenth of the lease, so that most of it is left.
+            server_timeout = max(0.05, min(1.0, ttl / 10))
         self.server_timeout = check_seconds("server_timeout", server_timeout, least=0.001, most=ttl)
         if longest_ttl is None:
             longest_ttl = ttl

@@ -99,25 +99,23 @@ class Seat:
     run: bytes | None = None  # which run of a server program said so
     line: list[Any] = field(default_factory=partial(list, (None,)))  # keeps questions in order
 
-    def say(self, *, held: bool, sent: float) -> Vote:
-        """Note whether it has the token, with a lease that was asked for at `sent`."""
-        self.there = held
+    def say(self, held: bool, sent: float) -> Vote:
+        """Return its vote, if it has or had the token with a lease that was asked for at `sent`."""
         if not held:
             return Vote.NO
         return Vote.ABSTAINS if sent < self.counts_from else Vote.YES
 
 
+@dataclass(eq=False)
 class Ballot:
     """What is known of one token at each server.
 
     A fresh token for each try: a release of an earlier one that comes late takes nothing away.
-    `closed`: the token is being given back, so that no server is to be asked for it.
     """
 
-    def __init__(self, token: bytes, each: Sequence[LockSteps]) -> None:
-        self.token = token
-        self.seats = [Seat(steps) for steps in each]
-        self.closed = False
+    token: bytes
+    seats: list[Seat]
+    closed: bool = False  # whether the token is being given back, so that none is to be asked
 
     def same_server(self) -> tuple[int, int] | None:
         """Return two servers that are in truth one, if there are any."""
@@ -145,7 +143,7 @@ class MajoritySteps(LockSteps):
         self._clock = clock
 
     def new_ballot(self, token: bytes = b"") -> Ballot:
-        return Ballot(token, self._each)
+        return Ballot(token, [Seat(steps) for steps in self._each])
 
     def ask_for(self, ballot: Ballot, request: AcquireRequest) -> Core[list[Vote | None]]:
         """Ask every server for the lock, until the outcome is certain or time is up."""
@@ -170,7 +168,8 @@ class MajoritySteps(LockSteps):
                     # that is over, by the longest lease that any client asks for, it has no vote.
                     age_s = int(uptime[1]) - UPTIME_STEP if uptime else -ENDLESS
                     seat.counts_from = now + longest_ttl - age_s
-            return seat.say(held=is_granted, sent=now)
+            seat.there = is_granted
+            return seat.say(is_granted, now)
 
         return self._ask_each(ballot, question, is_decided, request.lease_ms / 1000)
 
@@ -178,14 +177,12 @@ class MajoritySteps(LockSteps):
         """Renew everywhere; True: on a majority, False: none can have it, else not known."""
 
         def question(seat: Seat) -> Core[Vote]:
-            held: bool | Exception = False
             sent = self._clock()
             # A renewal extends what is there; it never takes the lock anew.
             if seat.there:
-                [held] = yield from RENEW.run_all([(self.keys, (hold.token, False, lease_ms))])
-            if isinstance(held, Exception):
-                raise held
-            return seat.say(held=held, sent=sent)
+                renewal = (hold.token, False, lease_ms)
+                seat.there, _ = yield from RENEW.run(self.keys, renewal)
+            return seat.say(seat.there, sent)
 
         votes = yield from self._ask_each(hold.ballot, question, is_decided, lease_ms / 1000)
         # A server that has the token, but no vote yet, may count next time.
@@ -217,9 +214,7 @@ class MajoritySteps(LockSteps):
                 return Vote.NO
             held = yield from seat.steps.release(ReleaseRequest(ballot.token), waiters=False)
             seat.there = False
-            if held is False:
-                return Vote.NO
-            return Vote.YES if self._clock() >= seat.counts_from else Vote.ABSTAINS
+            return seat.say(held is not False, self._clock())
 
         def is_enough(votes: Votes) -> bool:
             return not any(w and vote is None for w, vote in zip(waits, votes, strict=True))
@@ -271,13 +266,9 @@ class MajoritySteps(LockSteps):
                 seat.vote = vote
             return vote
 
-        answers = yield FanOut(
-            [recorded(seat) for seat in ballot.seats],
-            [seat.line for seat in ballot.seats],
-            until,
-            is_enough,
-            max(self.options.server_timeout, background_s),
-        )
+        cores, lines = [recorded(seat) for seat in ballot.seats], [s.line for s in ballot.seats]
+        background_s = max(self.options.server_timeout, background_s)
+        answers = yield FanOut(cores, lines, until, is_enough, background_s)
         for seat, answer in zip(ballot.seats, answers, strict=True):
             if isinstance(answer, Exception):
                 seat.error = answer.cause if isinstance(answer, ConnectionLost) else answer
@@ -288,9 +279,8 @@ class MajoritySteps(LockSteps):
         for server, (vote, seat) in enumerate(zip(votes, ballot.seats, strict=True)):
             if vote is Vote.ABSTAINS:
                 left = max(0.0, seat.counts_from - self._clock())
-                reasons.append(
-                    f"clients[{server}]: restarted, it has no vote for {left:.0f} s more"
-                )
+                why = f"restarted, it has no vote for {left:.0f} s more"
+                reasons.append(f"clients[{server}]: {why}")
             elif vote is None:
                 reasons.append(f"clients[{server}]: {seat.error or 'no answer in time'}")
         return QuorumError(

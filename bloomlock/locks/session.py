@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import threading
 import weakref
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -70,13 +69,15 @@ class LockSession(Watched):
     ) -> None:
         self.name = name
         self.keys = LockKeys.of(name, options.prefix)
+        if is_reentrant and not options.thread_local:
+            raise ConfigurationError("thread_local must be True for a ReentrantLock, not False")
         self.options = options
         # The lock object, as long as it lives.
         self.lock: Callable[[], Any] = lambda: None
         # The write side of a read-write lock for its read side, and the other way round.
         self.other_side: LockSession | None = None
         # All that were acquired here, lost ones too; no hold replaces another.
-        self._holds: dict[Hold, None] = {}
+        self._holds: dict[Hold, Hold] = {}
         self._is_shared = is_shared
         self._is_reentrant = is_reentrant
         self._watcher: Watchdog | AsyncWatchdog
@@ -93,15 +94,12 @@ class LockSession(Watched):
 
         LockLostError if a re-entrant lock was lost, LockError if the owner would wait for itself.
         """
-        hold = self.hold_of(owner) if self._is_reentrant else self.own_hold(owner)
+        hold = self.own_hold(owner)
         now = boot_clock()
         if hold is not None and self._is_reentrant:
             self._check_alive(hold)
-            with _guard:
-                if hold in self._holds:
-                    hold.count += 1
-                    return True
-            hold = None
+            hold.count += 1
+            return True
         if hold is not None and now >= hold.deadline:
             self.lose(hold, OUT_OF_LEASE)
         if self.options.thread_local:
@@ -159,7 +157,7 @@ class LockSession(Watched):
                 # one as soon as it has lasted a moment.
                 seconds = min(MOMENT, seconds)
             hold.renew_at = now + seconds
-        self._holds[hold] = None
+        self._holds[hold] = hold
         self._watcher.add(hold, self, self._runtime)
         self._report("acquired", now - began, hold)
         for other in self._all_holds():
@@ -201,14 +199,15 @@ class LockSession(Watched):
             yield from attempt.leave_behind()
 
     def release(self, owner: object) -> Core[None]:
-        with _guard:
-            # Another thread may release it too.
+        while True:
             hold = self._require(owner)
             if hold.count > 1:
                 hold.count -= 1
                 return
             self._watcher.remove(hold)
-            self._holds.pop(hold, None)
+            # If not, another thread releases it.
+            if self._holds.pop(hold, None) is hold:
+                break
         now = boot_clock()
         try:
             held = yield from self.steps.give_back(hold)
@@ -315,8 +314,8 @@ class LockSession(Watched):
             return False
         if hold.event is not None:
             hold.event.set()
-        if self.options.on_lost is not None and (lock := self.lock()) is not None:
-            self._watcher.call(partial(self._call_on_lost, self.options.on_lost, lock), self)
+        if (on_lost := self.options.on_lost) is not None and (lock := self.lock()) is not None:
+            self._watcher.call(partial(self._call, on_lost, lock, "on_lost"), self)
         if not behind:
             REPORTS.lost(self.what, [self.label], reason)
         self._report("lost", boot_clock() - hold.since, hold, reason, behind=behind)
@@ -331,25 +330,26 @@ class LockSession(Watched):
         *,
         behind: bool = False,
     ) -> None:
-        if self.options.observer is not None:
+        if (observer := self.options.observer) is not None:
             fence = None if hold is None else hold.fence
             event = LockEvent(kind, self.name, fence, seconds, error)
             if behind:
-                self._watcher.call(partial(self._observe, event, BaseException), self)
+                self._watcher.call(partial(self._call, observer, event, "the observer"), self)
             else:
-                self._observe(event, Exception)
+                self._call(observer, event, "the observer", logged=Exception)
 
-    def _observe(self, event: LockEvent, logged: type[BaseException]) -> None:
+    def _call(
+        self,
+        function: Callable[[Any], object],
+        argument: Any,
+        what: str,
+        *,
+        logged: type[BaseException] = BaseException,
+    ) -> None:
         try:
-            self.options.observer(event)  # type: ignore[misc]  # there is one
+            function(argument)
         except logged:
-            REPORTS.exception("lock", "the observer of lock %r raised", self.name)
-
-    def _call_on_lost(self, on_lost: Callable[[Any], object], lock: Any) -> None:
-        try:
-            on_lost(lock)
-        except BaseException:  # noqa: BLE001 - reported
-            REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
+            REPORTS.exception("lock", "%s of lock %r raised", what, self.name)
 
     # What a watchdog asks for.
 
@@ -382,16 +382,6 @@ class LockSession(Watched):
         return is_news
 
 
-# Whoever counts a hold; a child of fork makes another one, because a thread may have had it.
-_guard = threading.RLock()
-
-
-def _start_over() -> None:
-    global _guard  # noqa: PLW0603 - see there
-    _guard = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_start_over)
 _MISSING: weakref.WeakKeyDictionary[AnyRuntime, set[str]] = weakref.WeakKeyDictionary()
 
 

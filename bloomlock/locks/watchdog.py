@@ -132,8 +132,8 @@ class Schedule:
         sent = boot_clock()
         asked: list[tuple[Hold, Watched, int]] = []
         for hold in holds:
-            session, lease_ms = hold.session(), hold.lease_to_ask_ms(sent)
-            if session is not None and lease_ms:
+            session, lease_ms = hold.session(), hold.limit_lease_ms(hold.lease_ms, sent)
+            if session is not None and sent + lease_ms / 1000 > hold.deadline:
                 asked.append((hold, session, lease_ms))
             else:
                 hold.renewing = False

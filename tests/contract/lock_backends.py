@@ -24,7 +24,7 @@ PARTS = ("", ":holders", ":queue", ":alive")
 REFUSES: dict[str, dict[str, str]] = {
     "Lock": {"again": "use ReentrantLock", "share": ""},
     "FairLock": {"again": "use ReentrantLock", "share": ""},
-    "ReentrantLock": {"share": ""},
+    "ReentrantLock": {"share": "", "any owner": "thread_local must be True for a ReentrantLock"},
     "read": {"again": "use ReentrantLock"},
     "write": {"again": "use ReentrantLock", "share": ""},
     "Redlock": {
@@ -40,6 +40,7 @@ REFUSES: dict[str, dict[str, str]] = {
 """By kind what it refuses, and with which sentence; empty: there is no such thing.
 
 again      who holds it may acquire it once more
+any owner  anybody may release it, with thread_local=False
 share      other readers may hold it at the same time
 fence      a number that rises with each grant
 queue      a grant that is pushed to the next waiter

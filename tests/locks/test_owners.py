@@ -191,18 +191,6 @@ def test_who_takes_a_lock_whose_key_is_gone_ends_the_hold_before(r, renew):
     other.end()
 
 
-def test_a_reentrant_lock_without_thread_local_belongs_to_the_object(r):
-    lock, other = ReentrantLock("job", client=r, thread_local=False), Person()
-    lock.acquire()
-    assert other(lock.acquire) is True
-    assert other(lambda: lock.token) == lock.token
-    lock.release()
-    assert not is_free(r, lock)
-    lock.release()
-    assert is_free(r, lock)
-    other.end()
-
-
 def test_a_reentrant_lock_that_was_lost_is_not_acquired_again_before_its_release(r):
     lock = ReentrantLock("job", client=r, renew=False)
     lock.acquire()

@@ -6,13 +6,16 @@ import asyncio
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.locks.base import LockBase
+from bloomlock.errors import LockError, LockTimeoutError, QuorumError
 from bloomlock.locks.hold import async_current_owner
 from bloomlock.locks.options import NOT_GIVEN, LockOptions
+from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
 from bloomlock.runtime.clients import CLIENTS, not_portable
+from bloomlock.runtime.clock import boot_clock
 
 if True:  # ASYNC
     from asyncio import Event
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from bloomlock.effects import Core
+    from bloomlock.locks.hold import Hold
     from bloomlock.locks.options import LockParameters
 
     AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncLock(LockBase):
+class AsyncLock:
     """A lock that one thread or task of all processes holds at a time.
 
     It is renewed while it is held, handed to the waiter that asked first when it is released, and
@@ -93,6 +97,7 @@ class AsyncLock(LockBase):
     _is_shared = False
     _is_reentrant = False
     _owner = staticmethod(async_current_owner)
+    _session: LockSession
 
     def __init__(
         self,
@@ -168,6 +173,62 @@ class AsyncLock(LockBase):
             await self._attach(None)
         result: T = await self._runtime.run(core)
         return result
+
+    @property
+    def _hold(self) -> Hold | None:
+        return self._session.hold_of(self._owner())
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._session.name
+
+    @property
+    def key(self) -> str:
+        """Its key: a plain string that holds the token, as redis-py's own Lock keeps it."""
+        return self._session.keys.lock
+
+    @property
+    def ttl(self) -> float:
+        """The lease in seconds."""
+        return self._session.options.lease_s
+
+    @property
+    def fence(self) -> int | None:
+        """The number of this grant, None if the lock is not held.
+
+        It rises with every grant of the lock: give it to whatever the lock protects, and let that
+        refuse a smaller number than it has seen. It is the server's time in microseconds, or one
+        more than the last fence if that is larger. None for a Redlock too: numbers counted on
+        several servers would drift apart.
+        """
+        hold = self._hold
+        return hold.fence if hold is not None else None
+
+    @property
+    def token(self) -> str | None:
+        """The token of this hold, None if the lock is not held."""
+        hold = self._hold
+        return hold.token.decode() if hold is not None else None
+
+    def remaining(self) -> float:
+        """Return the seconds the holder may rely on the lock; 0.0 if it is not held or lost.
+
+        By the holder's own clock, which goes on in suspend; no round trip.
+        """
+        hold = self._hold
+        if hold is None or hold.lost:
+            return 0.0
+        return max(0.0, hold.deadline - boot_clock())
+
+    def check(self) -> None:
+        """Raise if this thread or task cannot rely on the lock now; no round trip.
+
+        Raises:
+            LockLostError: If it was lost.
+            LockNotOwnedError: If it is not held.
+        """
+        self._session.check(self._owner())
 
     @property
     def lost(self) -> Event:
@@ -292,7 +353,11 @@ class AsyncLock(LockBase):
     async def __aenter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""
         if not await self.acquire():
-            raise self._not_obtained()
+            options = self._session.options
+            why = "is held by another client"
+            if options.blocking:
+                why = f"was not obtained within {options.blocking_timeout:g} s"
+            raise LockTimeoutError(f"lock {self.name!r} {why}")
         return self
 
     async def __aexit__(
@@ -305,8 +370,26 @@ class AsyncLock(LockBase):
         try:
             await self.release()
         except Exception as failure:
-            if self._explain_exit(failure, error):
+            if error is not None:
+                error.add_note(str(failure))
+                return
+            # Several servers that do not answer are as one: the body was done under the lock.
+            if isinstance(failure, LockError) and not isinstance(failure, QuorumError):
+                if self._session.options.raise_on_release_error:
+                    raise
+            elif not isinstance(failure, (RedisError, OSError)):
                 raise
+            text = "lock %r was not released and is left to expire: %s"
+            REPORTS.warning("lock", text, self.name, failure)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: a hold is of this process, and so is a connection."""
+        raise TypeError(not_portable(self))
+
+    def __repr__(self) -> str:
+        held = self._hold
+        state = "not held here" if held is None else f"lost: {held.lost}" if held.lost else "held"
+        return f"<{type(self).__name__} {self.name!r}: {state}>"
 
 
 class AsyncFairLock(AsyncLock):

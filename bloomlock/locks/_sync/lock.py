@@ -7,12 +7,16 @@ import weakref
 from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from bloomlock.locks.base import LockBase
+from redis.exceptions import RedisError
+
+from bloomlock.errors import LockError, LockTimeoutError, QuorumError
 from bloomlock.locks.hold import current_owner
 from bloomlock.locks.options import NOT_GIVEN, LockOptions
+from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
 from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import CLIENTS, not_portable, sync_client
+from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.threads import threads_for
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     import redis
 
     from bloomlock.effects import Core
+    from bloomlock.locks.hold import Hold
     from bloomlock.locks.options import LockParameters
 
     Client = redis.Redis | redis.RedisCluster | str | None
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Lock(LockBase):
+class Lock:
     """A lock that one thread or task of all processes holds at a time.
 
     It is renewed while it is held, handed to the waiter that asked first when it is released, and
@@ -74,6 +79,7 @@ class Lock(LockBase):
     _is_shared = False
     _is_reentrant = False
     _owner = staticmethod(current_owner)
+    _session: LockSession
 
     def __init__(
         self,
@@ -104,6 +110,62 @@ class Lock(LockBase):
     def _run(self, core: Core[T]) -> T:
         result: T = self._runtime.run(core)
         return result
+
+    @property
+    def _hold(self) -> Hold | None:
+        return self._session.hold_of(self._owner())
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._session.name
+
+    @property
+    def key(self) -> str:
+        """Its key: a plain string that holds the token, as redis-py's own Lock keeps it."""
+        return self._session.keys.lock
+
+    @property
+    def ttl(self) -> float:
+        """The lease in seconds."""
+        return self._session.options.lease_s
+
+    @property
+    def fence(self) -> int | None:
+        """The number of this grant, None if the lock is not held.
+
+        It rises with every grant of the lock: give it to whatever the lock protects, and let that
+        refuse a smaller number than it has seen. It is the server's time in microseconds, or one
+        more than the last fence if that is larger. None for a Redlock too: numbers counted on
+        several servers would drift apart.
+        """
+        hold = self._hold
+        return hold.fence if hold is not None else None
+
+    @property
+    def token(self) -> str | None:
+        """The token of this hold, None if the lock is not held."""
+        hold = self._hold
+        return hold.token.decode() if hold is not None else None
+
+    def remaining(self) -> float:
+        """Return the seconds the holder may rely on the lock; 0.0 if it is not held or lost.
+
+        By the holder's own clock, which goes on in suspend; no round trip.
+        """
+        hold = self._hold
+        if hold is None or hold.lost:
+            return 0.0
+        return max(0.0, hold.deadline - boot_clock())
+
+    def check(self) -> None:
+        """Raise if this thread or task cannot rely on the lock now; no round trip.
+
+        Raises:
+            LockLostError: If it was lost.
+            LockNotOwnedError: If it is not held.
+        """
+        self._session.check(self._owner())
 
     @property
     def lost(self) -> Event:
@@ -219,7 +281,11 @@ class Lock(LockBase):
     def __enter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""
         if not self.acquire():
-            raise self._not_obtained()
+            options = self._session.options
+            why = "is held by another client"
+            if options.blocking:
+                why = f"was not obtained within {options.blocking_timeout:g} s"
+            raise LockTimeoutError(f"lock {self.name!r} {why}")
         return self
 
     def __exit__(
@@ -232,8 +298,26 @@ class Lock(LockBase):
         try:
             self.release()
         except Exception as failure:
-            if self._explain_exit(failure, error):
+            if error is not None:
+                error.add_note(str(failure))
+                return
+            # Several servers that do not answer are as one: the body was done under the lock.
+            if isinstance(failure, LockError) and not isinstance(failure, QuorumError):
+                if self._session.options.raise_on_release_error:
+                    raise
+            elif not isinstance(failure, (RedisError, OSError)):
                 raise
+            text = "lock %r was not released and is left to expire: %s"
+            REPORTS.warning("lock", text, self.name, failure)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: a hold is of this process, and so is a connection."""
+        raise TypeError(not_portable(self))
+
+    def __repr__(self) -> str:
+        held = self._hold
+        state = "not held here" if held is None else f"lost: {held.lost}" if held.lost else "held"
+        return f"<{type(self).__name__} {self.name!r}: {state}>"
 
 
 class FairLock(Lock):

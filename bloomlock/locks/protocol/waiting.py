@@ -36,8 +36,8 @@ MARGIN_SECONDS = 0.002
 """A holder takes its lease to be shorter by so much: clocks differ, and packets travel."""
 STAGGER_SECONDS = 0.002
 """Those further back in the queue look a little later when a lease has run out."""
-SHORTEST_LOOK, LONGEST_LOOK = 0.05, 0.25
-"""Seconds between looks where the server announces nothing to this client."""
+LOOK_SECONDS = 0.1
+"""Between looks where the server announces nothing to this client."""
 OUTAGE_PAUSE = 0.2
 GRACE_SECONDS = 0.9
 """How long after the caller's time limit an answer is still waited for."""
@@ -67,10 +67,9 @@ def deadline_of(sent: float, lease_ms: int) -> float:
 
 
 class Attempt:
-    """One attempt to get a lock.
+    """One attempt to get a lock, which gives up at `until`; None: never.
 
-    It gives up at `until` by the clock; None: never; at or before now: it does not wait at all. A
-    `crowded` one is likely to have to wait, so it asks for a place in the queue at once if a
+    A `crowded` one is likely to have to wait, so it asks for a place in the queue at once if a
     connection to be woken by is at hand.
     """
 
@@ -95,19 +94,15 @@ class Attempt:
         self._until = ENDLESS if until is None else until
         self._limit = max(self._until, clock()) + GRACE_SECONDS
         self._answered: float | None = None
-        self._look = SHORTEST_LOOK
         self._line: list[Any] = [None]
 
     def run(self) -> Core[Obtained | None]:  # noqa: C901 - one request in a loop, with its cases
-        """Get the lock, standing in its queue while another client has it.
+        """Get the lock, standing in its queue while another client has it; None: time is up.
 
         The lock is free and the answer is a grant; or it is held and the grant comes as a message
-        or as the answer to a later look; or the server does not answer and is asked again.
-
-        Returns None if time is up, and there is no queue entry then. Raises RedisError if the
-        server cannot be asked at first, or later for longer than the lease that is asked for, or
-        when time is up and no answer came after its last error. After any exception `leave` is to
-        be run.
+        or as the answer to a later look; or the server does not answer and is asked again. Raises
+        RedisError if it cannot be asked at first, or later for longer than the lease, or when time
+        is up. After any exception `leave` is to be run.
         """
         self.begun = True
         clock, failure = self._clock, None
@@ -177,8 +172,7 @@ class Attempt:
             seconds = min(seconds, busy.remaining_ms / 1000 + stagger)
         seconds = max(0.0, min(seconds, self._until - self._clock()))
         if request.channel == NO_CHANNEL:
-            yield Pause(min(seconds, self._look))
-            self._look = min(2 * self._look, LONGEST_LOOK)
+            yield Pause(min(seconds, LOOK_SECONDS))
             return None
         payload = yield make(NextMessage, (request.token, seconds))
         if payload is None or (fence := int(payload.split(b" ")[1])) <= busy.fence:
