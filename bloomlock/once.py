@@ -6,18 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -45,8 +34,8 @@ _users: WeakKeyDictionary[FilterBase, dict[str | None, str]] = WeakKeyDictionary
 """For each filter the functions that use it, by their scopes."""
 
 
-class OnceOrNone(Protocol):
-    """A decorator; the function returns None in place of running a second time."""
+class Once(Protocol):
+    """A decorator; the function returns None in place of running a second time, or raises."""
 
     @overload
     def __call__(
@@ -58,39 +47,6 @@ class OnceOrNone(Protocol):
         """Decorate a function."""
 
 
-class OnceOrRaise(Protocol):
-    """A decorator; the function raises in place of running a second time."""
-
-    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
-        """Decorate a function."""
-
-
-class _ClaimArguments(TypedDict, total=False):
-    scope: str | None
-    ttl: float
-    renew: bool
-    wait: float | None
-    max_attempts: int | None
-
-
-@overload
-def once(
-    bloom_filter: AnyFilter | Callable[[], AnyFilter],
-    key: Selector,
-    *,
-    on_duplicate: Literal["raise"],
-    on_busy: Literal["raise"] = "raise",
-    **options: Unpack[_ClaimArguments],
-) -> OnceOrRaise: ...
-@overload
-def once(
-    bloom_filter: AnyFilter | Callable[[], AnyFilter],
-    key: Selector,
-    *,
-    on_duplicate: Literal["return", "raise"] = "return",
-    on_busy: Literal["return", "raise"] = "raise",
-    **options: Unpack[_ClaimArguments],
-) -> OnceOrNone: ...
 def once(
     bloom_filter: AnyFilter | Callable[[], AnyFilter],
     key: Selector,
@@ -102,23 +58,22 @@ def once(
     renew: bool = True,
     wait: float | None = None,
     max_attempts: int | None = None,
-) -> Any:
+) -> Once:
     """Let a function run once for each key, over all machines that share the filter.
 
     A call claims the key, runs the function and commits the key. An exception, a cancellation or
     an interrupt gives the key back and goes on; the next call runs. If the process dies, the next
     call after the lease runs. What the function returns is not kept.
 
-    At the filter's error rate a new key is taken for a done one, and the function does not run.
+    At the filter's error rate a new key counts as done, and the function does not run.
 
     Args:
         bloom_filter: Holds the keys that are done: a BloomFilter for a function, an
-            AsyncBloomFilter for a coroutine function; or a function that returns it, called at
-            each call, so that importing the module connects to nothing.
-        key: What names the work: a path such as `"order.id"`, whose first part is a parameter
-            and each other an attribute or the key of a mapping; several paths; or a function
-            that is called with the same arguments. A value is a str, bytes, an int or a UUID. A
-            single one is the item in the filter; several are joined as netstrings.
+            AsyncBloomFilter for a coroutine function; or a function that returns it.
+        key: What names the work: a path such as `"order.id"` (a parameter, then attributes or keys
+            of mappings), several paths, or a function of the same arguments. A value is a str,
+            bytes, an int or a UUID. A single one is the item in the filter; several are joined as
+            netstrings.
         on_duplicate: For a key that is done: `"return"` None, or `"raise"` Duplicate.
         on_busy: For a key that another call works on now (after `wait`): `"raise"` InProgress, or
             `"return"` None.
@@ -128,16 +83,12 @@ def once(
         wait: Seconds to wait for another call with that key; None: not at all.
         max_attempts: After how many exceptions or deaths the key counts as failed; None: never.
 
-    Returns:
-        A decorator, which preserves the signature.
-
     Raises:
         ConfigurationError: By `once` and the decorator, if an argument is not usable.
 
     The function raises, in place of running: Duplicate, InProgress, FailedTooOften (until
     `retry_failed`), TypeError or ConfigurationError if the arguments have no key, and errors of
-    `BloomFilter.claim`. After it has run: ClaimLostError if another call ran too, and errors of
-    redis-py if it is not known whether the key was committed.
+    `BloomFilter.claim`; after it has run, those of `commit`.
 
     Cost: two round trips for a new key, one for one that is done.
 
@@ -187,7 +138,6 @@ def once(
 
 
 def _check_function(function: Any) -> bool:
-    """Return whether it is a coroutine function; raise for what cannot be decorated."""
     if isinstance(function, (staticmethod, classmethod, property)):
         raise ConfigurationError(
             f"@once must stand below @{type(function).__name__}, next to the function"
@@ -204,8 +154,6 @@ def _check_function(function: Any) -> bool:
 def _filter_getter(
     given: AnyFilter | Callable[[], AnyFilter], *, is_async: bool, called: str, scope: str | None
 ) -> Callable[[], Any]:
-    """Return a function that returns the filter; a filter that is at hand is checked now."""
-
     def checked(found: Any) -> Any:
         kind = AsyncBloomFilter if is_async else BloomFilter
         if not isinstance(found, kind):
@@ -232,7 +180,6 @@ def _filter_getter(
 def _item_getter(
     key: Selector, function: Callable[..., object], scope: str | None
 ) -> Callable[..., Item]:
-    """Return a function from the arguments of a call to the item of its key."""
     called = _name_of(function)
     values = key if callable(key) else _path_reader(key, function, called)
 
@@ -255,13 +202,8 @@ def _item_getter(
 def _path_reader(
     key: str | Sequence[str], function: Callable[..., object], called: str
 ) -> Callable[..., tuple[object, ...]]:
-    """Return a function of the same arguments that follows the paths."""
-    paths = (key,) if isinstance(key, str) else key
-    if not (
-        isinstance(paths, (tuple, list))
-        and paths
-        and all(isinstance(path, str) and all(path.split(".")) for path in paths)
-    ):
+    paths = [key] if isinstance(key, str) else list(key) if isinstance(key, (tuple, list)) else []
+    if not paths or not all(isinstance(path, str) and all(path.split(".")) for path in paths):
         raise ConfigurationError(
             'key must be a path such as "order.id", several of them, or a function, '
             f"not {key!r:.80}"
@@ -271,9 +213,9 @@ def _path_reader(
     except ValueError as error:
         raise ConfigurationError(f"key cannot be found: {error}") from error
     parameters = signature.parameters
-    rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), "")
     for path in paths:
-        if path.partition(".")[0] not in parameters and rest is None:
+        if path.partition(".")[0] not in parameters and not rest:
             raise ConfigurationError(
                 f"key {path!r} must begin with a parameter of {called}(), which has "
                 f"{', '.join(parameters) or 'none'}"
@@ -295,7 +237,7 @@ def _path_reader(
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         named = dict(bound.arguments)
-        named |= named.pop(rest or "", {})
+        named |= named.pop(rest, {})
         return tuple(follow(path, named) for path in paths)
 
     return values
@@ -313,7 +255,6 @@ def _netstrings(parts: Sequence[Item]) -> Item:
 
 
 def _answer(called: str, taken: Claim | AsyncClaim, on_duplicate: str, on_busy: str) -> None:
-    """Return None, or raise, for a call that did not run."""
     what = f"{called}() with the key {taken.item!r:.80}"
     if taken.state is ClaimState.FAILED:
         raise FailedTooOften(f"{what} failed {taken.attempts} times", taken.attempts)
@@ -327,7 +268,6 @@ def _answer(called: str, taken: Claim | AsyncClaim, on_duplicate: str, on_busy: 
 
 
 def _finished(called: str, result: Any) -> Any:
-    """Return what a function returned, or raise if its work has not been done by then."""
     if isinstance(result, (CoroutineType, GeneratorType, AsyncGeneratorType)):
         if isinstance(result, CoroutineType):
             result.close()

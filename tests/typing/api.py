@@ -156,19 +156,17 @@ def decorated(done: BloomFilter, async_done: AsyncBloomFilter) -> None:
         return 1
 
     assert_type(once(done, key="order")(charge)("a", amount=2), int | None)
-    assert_type(once(done, "order", on_duplicate="raise")(charge)("a"), int)
     assert_type(
         once(done, "order", on_duplicate="raise", on_busy="return")(charge)("a"), int | None
     )
     assert_type(once(lambda: done, key=("order", "amount"))(charge)("a"), int | None)
     once(done, key=lambda order, amount=1: (order, amount))(charge)("a")
     once(done, key="order")(charge)(1)  # type: ignore[arg-type]
-    once(done, key=3)  # type: ignore[call-overload]
-    once(done, key="order", on_busy="ignore")  # type: ignore[call-overload]
+    once(done, key=3)  # type: ignore[arg-type]
+    once(done, key="order", on_busy="ignore")  # type: ignore[arg-type]
 
     async def main() -> None:
         assert_type(await once(async_done, key="order")(charge_async)("a"), int | None)
-        assert_type(await once(async_done, "order", on_duplicate="raise")(charge_async)("a"), int)
 
 
 def in_process() -> None:
