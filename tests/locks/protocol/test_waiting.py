@@ -210,9 +210,7 @@ def test_a_grant_made_while_it_leaves_is_passed_on(r, others):
 
 def test_whom_nobody_can_tell_looks_by_itself(r, others):
     waiter = Waiter(r, channel=b"")
-    looks = [waiter.go() for _ in range(6)]
-    assert all(isinstance(step, Pause) for step in looks)
-    assert [step.seconds for step in looks] == [0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
+    assert [waiter.go() for _ in range(6)] == [Pause(waiting.LOOK_SECONDS)] * 6
     assert waiter.asking.channel == NO_CHANNEL
     others.release()
     assert waiter.go() is None

@@ -11,6 +11,7 @@ from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.redlock import (
     Ballot,
+    Seat,
     Vote,
     agreement,
     is_answered,
@@ -58,7 +59,7 @@ def test_time_outs(ttl, seconds):
 
 
 def test_the_same_run_of_a_server():
-    ballot = Ballot(b"t", [LockSteps(LockKeys.of("job"), set())] * 4)
+    ballot = Ballot(b"t", [Seat(LockSteps(LockKeys.of("job"), set())) for _ in range(4)])
     assert ballot.same_server() is None
     ballot.seats[0].run, ballot.seats[2].run = b"a", b"b"
     assert ballot.same_server() is None
