@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+    from twisted.python.failure import Failure
 
     from scrapy_ext.dupefilter import BloomDupeFilter
     from scrapy_ext.scheduler import Scheduler
@@ -29,7 +30,22 @@ MOST_OUTPUTS = 1000
 """Outputs that are read before they are checked: a round trip of about 4 ms."""
 
 
-class BatchingMiddleware:
+class _Middleware:
+    def __init__(self, crawler: Crawler) -> None:
+        """Keep the crawler.
+
+        Args:
+            crawler: The crawler this middleware serves.
+        """
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the middleware for a crawler."""
+        return cls(crawler)
+
+
+class BatchingMiddleware(_Middleware):
     """Checks the requests that a callback yields together, and drops duplicates.
 
     The add-on sets it. Elsewhere: `SPIDER_MIDDLEWARES = {"scrapy_ext.BatchingMiddleware": 10}`,
@@ -39,19 +55,7 @@ class BatchingMiddleware:
     other schedulers and duplicates filters than those of `scrapy_ext` nothing is done.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
-        """Keep the crawler.
-
-        Args:
-            crawler: The crawler this middleware serves.
-        """
-        self._crawler = crawler
-        self.checker: Scheduler | BloomDupeFilter | None = None
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the middleware for a crawler."""
-        return cls(crawler)
+    checker: Scheduler | BloomDupeFilter | None = None
 
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any]
@@ -78,29 +82,18 @@ class BatchingMiddleware:
                         )
 
 
-class DownloadMiddleware:
+class DownloadMiddleware(_Middleware):
     """Tells the scheduler which downloads failed for good.
 
     The add-on sets it at 10: nearest to the engine, so after the retries.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
-        """Read which statuses are retried.
-
-        Args:
-            crawler: The crawler this middleware serves.
-        """
-        self._statuses = {int(status) for status in crawler.settings.getlist("RETRY_HTTP_CODES")}
-        self.queue: Scheduler | None = None
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the middleware for a crawler."""
-        return cls(crawler)
+    queue: Scheduler | None = None
 
     def process_response(self, request: Request, response: Response) -> Response:
         """Note a response that is an error of the server."""
-        if self.queue is not None and response.status in self._statuses:
+        statuses = map(int, self._crawler.settings.getlist("RETRY_HTTP_CODES"))
+        if self.queue is not None and response.status in statuses:
             self.queue.failed(request, f"status {response.status}")
         return response
 
@@ -112,11 +105,7 @@ class DownloadMiddleware:
 
 
 def attach(crawler: Crawler, queue: Scheduler, *, persist: bool) -> None:
-    """Make the middlewares of a crawl work for its scheduler.
-
-    Raises:
-        ConfigurationError: BLOOMLOCK_PERSIST is set, and one of them is missing.
-    """
+    """Make the middlewares of a crawl work for its scheduler; with `persist` it needs both."""
     outputs = crawler.get_spider_middleware(BatchingMiddleware)
     downloads = crawler.get_downloader_middleware(DownloadMiddleware)
     if outputs is not None:
@@ -145,10 +134,9 @@ class _Bell:
         await maybe_deferred_to_future(self._waiting)
 
     def ring(self) -> None:
-        """Let the other go on when this one waits."""
-        if self._waiting is not None:
-            call_later(0, self._waiting.callback, None)
-            self._waiting = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            call_later(0, waiting.callback, None)
 
 
 async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
@@ -158,36 +146,32 @@ async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
     outputs before it.
     """
     outputs: list[Any] = []
-    errors: list[Exception] = []
-    news, room = _Bell(), _Bell()
-    is_over = False
+    ended: list[Failure | None] = []
+    # The reader waits while there are enough outputs, the other while there are none: never both.
+    bell = _Bell()
 
     async def read() -> None:
-        nonlocal is_over
-        try:
-            async for output in source:
-                outputs.append(output)
-                news.ring()
-                if len(outputs) >= MOST_OUTPUTS:
-                    await room.wait()
-        except Exception as error:  # noqa: BLE001 - it is raised below
-            errors.append(error)
-        finally:
-            is_over = True
-            news.ring()
+        async for output in source:
+            outputs.append(output)
+            bell.ring()
+            if len(outputs) >= MOST_OUTPUTS:
+                await bell.wait()
+
+    def end(how: Failure | None) -> None:
+        ended.append(how)
+        bell.ring()
 
     task = deferred_from_coro(read())
-    # One that is stopped fails by that.
-    task.addErrback(lambda _: None)
+    task.addBoth(end)
     try:
-        while outputs or not is_over:
+        while outputs or not ended:
             if outputs:
                 batch, outputs[:] = [*outputs], []
-                room.ring()
+                bell.ring()
                 yield batch
             else:
-                await news.wait()
-        for error in errors:
-            raise error
+                await bell.wait()
+        if ended[0] is not None:
+            ended[0].raiseException()
     finally:
         task.cancel()

@@ -59,13 +59,10 @@ class CrawlSettings:
 
     def open(self, client: Any, **options: Any) -> BloomFilter:
         """Create a filter or attach to it; the options and errors are those of BloomFilter."""
-        parameters = {
-            "name": self.name,
-            "capacity": self.capacity,
-            "error_rate": self.error_rate,
-            "client": client,
-        }
-        return BloomFilter(**{**parameters, **self.options, **options})
+        sizes = {"capacity": self.capacity, "error_rate": self.error_rate}
+        return BloomFilter(
+            **{"name": self.name, "client": client, **sizes, **self.options, **options}
+        )
 
     @classmethod
     def read(cls, crawler: Crawler) -> CrawlSettings:

@@ -19,8 +19,6 @@ from .output import print_json, print_table, size_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scrapy_ext.crawl.job import Job
-
 _SHOWN = 10
 _SILENT_S = 3.0
 """Where there is no terminal a line is written this often."""
@@ -72,17 +70,18 @@ def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
         ):
             if page:
                 click.echo(f"live figures: {page}", err=True)
-            job.run(client, url, lambda: tell(_lines(job)))
+            job.run(client, url, lambda: tell(_lines(job.figures())))
     finally:
         signal.signal(signal.SIGTERM, before)
+    figures = job.figures()
     if as_json:
-        print_json(job.figures())
+        print_json(figures)
     else:
-        click.echo(f"Crawl of {job.title}")
-        print_table((what, f"{number:>12}", more) for what, number, more in _rows(job))
-    for line in (*job.notes, *job.failures):
+        click.echo(f"Crawl of {figures['title']}")
+        print_table((what, f"{number:>12}", more) for what, number, more in _rows(figures))
+    for line in (*figures["notes"], *figures["failures"]):
         warn(line)
-    status = SIGNALLED + signal.SIGINT if job.interrupted else not job.ok
+    status = SIGNALLED + signal.SIGINT if figures["interrupted"] else not figures["ok"]
     click.get_current_context().exit(status)
 
 
@@ -110,39 +109,36 @@ def _telling() -> Iterator[Callable[[list[str]], object]]:
     yield show
 
 
-def _lines(job: Job) -> list[str]:
+def _lines(job: dict[str, Any]) -> list[str]:
     """Return a line for each process, and one for all."""
-    if not job.workers:
-        return [job.title]
-    lines = [
-        f"process {one.process.pid}  {one.pages:>6,} pages  {one.links:>8,} links  "
-        + (one.last if one.is_running else "has ended")
-        for one in job.workers
+    if not job["workers"]:
+        return [job["title"]]
+    what = "process {pid}  {pages:>6,} pages  {links:>8,} links  {last}"
+    rate = job["pages"] / max(job["seconds"], 0.1)
+    return [
+        *(what.format(**worker) for worker in job["workers"]),
+        "{pages:,} pages ({rate:.0f}/s), {waiting:,} wait, {links:,} links, {duplicates:,} "
+        "duplicates".format(rate=rate, **job),
     ]
-    pages, rate = len(job.fetched), len(job.fetched) / max(job.seconds, 0.1)
-    what = f"{pages:,} pages ({rate:.0f}/s), {job.state.waiting:,} wait, {job.links:,} links, "
-    return [*lines, what + f"{job.duplicates:,} duplicates"]
 
 
-def _rows(job: Job) -> Iterator[tuple[str, str, str]]:
+def _rows(job: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the table that ends a job."""
-    seconds, pages = max(job.seconds, 1e-3), len(job.fetched)
-    share = job.duplicates / job.links if job.links else 0.0
-    yield "pages fetched", f"{pages:,}", f"by {len(job.workers)} processes in {seconds:.1f} s"
-    yield "links checked", f"{job.links:,}", f"{len(job.found):,} different"
-    yield "duplicates filtered", f"{job.duplicates:,}", f"{share:.1%} of the links"
-    yield "pages fetched twice", f"{len(job.twice):,}", _urls(job.twice)
-    if job.missed is not None:
-        what = _urls(job.missed) or "links found and never fetched"
-        yield "pages missed", f"{len(job.missed):,}", what
-    if job.failed:
-        reasons = [f"{url}: {why}" for url, why in job.failed.items()]
-        yield "pages not to be had", f"{len(reasons):,}", _urls(reasons)
-    if left := job.state.waiting + job.state.taken:
-        yield "pages left in the queue", f"{left:,}", "stopped before the end"
-    yield "rate", f"{pages / seconds:,.0f} pages/s", f"{job.links / seconds:,.0f} links/s"
-    if job.filter_bytes:
-        yield "memory of the filter", size_text(job.filter_bytes), f"{job.fill:.3%} full"
+    seconds, pages, links = max(job["seconds"], 1e-3), job["pages"], job["links"]
+    share = job["duplicates"] / links if links else 0.0
+    yield "pages fetched", f"{pages:,}", f"by {len(job['workers'])} processes in {seconds:.1f} s"
+    yield "links checked", f"{links:,}", f"{job['distinct']:,} different"
+    yield "duplicates filtered", f"{job['duplicates']:,}", f"{share:.1%} of the links"
+    yield "pages fetched twice", f"{len(job['twice']):,}", _urls(job["twice"])
+    if (missed := job["missed"]) is not None:
+        yield "pages missed", f"{len(missed):,}", _urls(missed) or "links found and never fetched"
+    if failed := [f"{url}: {why}" for url, why in job["failed"].items()]:
+        yield "pages not to be had", f"{len(failed):,}", _urls(failed)
+    if job["waiting"]:
+        yield "pages left in the queue", f"{job['waiting']:,}", "stopped before the end"
+    yield "rate", f"{pages / seconds:,.0f} pages/s", f"{links / seconds:,.0f} links/s"
+    if size := job["filter_bytes"]:
+        yield "memory of the filter", size_text(size), f"{job['fill']:.3%} full"
 
 
 def _urls(urls: list[str]) -> str:

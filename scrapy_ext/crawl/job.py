@@ -45,13 +45,12 @@ class Worker:
     last: str = ""
     reason: str = ""
 
-    @property
-    def is_running(self) -> bool:
-        return self.process.poll() is None
+    def figures(self) -> dict[str, Any]:
+        last = self.last if self.process.poll() is None else "has ended"
+        return {"pid": self.process.pid, "pages": self.pages, "links": self.links, "last": last}
 
-    @property
     def failure(self) -> str:
-        """A sentence about how it ended by itself, empty if in order."""
+        """Return a sentence about how it ended by itself, empty if in order."""
         code = self.process.poll()
         if code is None or (code == 0 and self.reason == "finished"):
             return ""
@@ -92,38 +91,24 @@ class Job:
         self.notes: list[str] = []
         self.interrupted = False
 
-    @property
-    def links(self) -> int:
-        return sum(worker.links for worker in self.workers)
-
-    @property
-    def duplicates(self) -> int:
-        return sum(worker.duplicates for worker in self.workers)
-
-    @property
-    def twice(self) -> list[str]:
-        return [url for url, times in self.fetched.items() if times > 1]
-
-    @property
-    def ok(self) -> bool:
-        """No failure, and nothing fetched twice but for a death."""
-        return not self.failures and (not self.twice or bool(self.notes))
-
     def figures(self) -> dict[str, Any]:
-        """Return what the live page and `--json` show."""
-        plain = ("title", "seconds", "links", "duplicates", "failed", "fill", "filter_bytes")
-        more = ("missed", "failures", "notes", "interrupted", "twice", "ok")
+        """Return what there is to show; it is JSON."""
+        twice = [url for url, times in self.fetched.items() if times > 1]
+        plain = ("title", "seconds", "failed", "missed", "fill", "filter_bytes")
+        more = ("failures", "notes", "interrupted")
         return {
             **{name: getattr(self, name) for name in (*plain, *more)},
             "pages": len(self.fetched),
+            "links": sum(worker.links for worker in self.workers),
+            "duplicates": sum(worker.duplicates for worker in self.workers),
             "distinct": len(self.found),
+            "twice": twice,
+            # Who dies may have fetched pages that another fetches again.
+            "ok": not self.failures and (not twice or bool(self.notes)),
             "waiting": self.state.waiting + self.state.taken,
             "hosts": self.state.by_host,
             "state": self.state.state,
-            "workers": [
-                {"pid": one.process.pid, "pages": one.pages, "last": one.is_running and one.last}
-                for one in self.workers
-            ],
+            "workers": [worker.figures() for worker in self.workers],
         }
 
     def run(self, client: Any, url: str, show: Callable[[], object]) -> None:
@@ -213,7 +198,7 @@ class Job:
         """Show how far the crawl is until no worker runs, or there are pages enough."""
         started, is_held = time.monotonic(), True
         limit = self._options["max_pages"]
-        while num_running := sum(worker.is_running for worker in self.workers):
+        while num_running := sum(worker.process.poll() is None for worker in self.workers):
             self._read()
             self.seconds = time.monotonic() - started
             self.state = record.figures()
@@ -247,7 +232,7 @@ class Job:
     def _stop(self) -> None:
         """Let the workers finish the pages they have in flight; Ctrl-C ends them at once."""
         self._read()
-        failures = [worker.failure for worker in self.workers if worker.failure]
+        failures = [*filter(None, (worker.failure() for worker in self.workers))]
         deadline = time.monotonic() + LAST_PAGES_S
         try:
             for worker in self.workers:
