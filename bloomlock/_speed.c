@@ -25,6 +25,9 @@
 #ifndef BLOOMLOCK_VERSION
 #error "BLOOMLOCK_VERSION is not defined"
 #endif
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "words are read as they lie; this machine takes the Python code"
+#endif
 
 #define MAX_HASHES 64
 #define MAX_SHARDS 4096
@@ -35,18 +38,10 @@
 #define MERGE_BYTES ((Py_ssize_t)1 << 20)
 #define DIGITS 10
 
-#if defined(__GNUC__) || defined(__clang__)
 /* A batch of reads runs beside a writer; a byte is read as it was or as it is. */
 #define LOAD(p) __atomic_load_n((p), __ATOMIC_RELAXED)
 #define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 #define PREFETCH(p) __builtin_prefetch(p)
-#else
-#define LOAD(p) (*(const volatile uint8_t *)(p))
-#define STORE(p, v) (*(volatile uint8_t *)(p) = (v))
-#define PREFETCH(p) ((void)(p))
-#endif
-
-#define METHOD(f) ((PyCFunction)(void (*)(void))(f))
 
 /* Murmur3 x64 128 (A. Appleby, public domain). */
 
@@ -54,13 +49,8 @@ static inline uint64_t rotate(uint64_t x, int r) { return (x << r) | (x >> (64 -
 
 static inline uint64_t word(const uint8_t *p)
 {
-    uint64_t x = 0;
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    for (int i = 7; i >= 0; i--)
-        x = x << 8 | p[i];
-#else
+    uint64_t x;
     memcpy(&x, p, 8);
-#endif
     return x;
 }
 

@@ -35,7 +35,6 @@ def encode_command(*arguments: str | bytes | int) -> bytes:
 
 
 def encode_arguments(*arguments: str | bytes | int) -> bytes:
-    """Return arguments as they stand in a command, for commands of which most stays the same."""
     parts = []
     for argument in arguments:
         data = argument if isinstance(argument, bytes) else str(argument).encode()
@@ -75,8 +74,7 @@ UNWATCH = encode_command("UNWATCH")
 def ends_transaction(commands: Sequence[Command], replies: Replies) -> bool:
     """Return whether a connection has neither MULTI nor WATCH pending after these commands.
 
-    A server that aborts EXEC discards the transaction and all WATCHes. Any other error, such as
-    that of a proxy without transactions, leaves open what has become of them.
+    An EXEC that is aborted ends them too. Any other error leaves open what has become of them.
     """
     for command, reply in zip(reversed(commands), reversed(replies), strict=True):
         if command == EXEC:

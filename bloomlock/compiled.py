@@ -8,20 +8,12 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from . import _speed
+from typing import Any
 
 PURE = "BLOOMLOCK_PURE"
 
 
-class Core(NamedTuple):
-    places: type[_speed.Places]
-    bits: type[_speed.Bits]
-
-
-def find_core() -> Core | None:
+def find_core() -> Any:
     if os.environ.get(PURE, "0") not in {"", "0"}:
         return None
     try:
@@ -29,11 +21,10 @@ def find_core() -> Core | None:
     except ModuleNotFoundError:
         return None
     check_version(found.VERSION, import_module("bloomlock").__version__)
-    return Core(found.Places, found.Bits)
+    return found
 
 
 def check_version(compiled: str, package: str) -> None:
-    """Raise ImportError if the core and the package are of two versions."""
     if compiled != package:
         raise ImportError(
             f"bloomlock._speed is of version {compiled} and bloomlock of {package}; reinstall "

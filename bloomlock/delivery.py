@@ -25,13 +25,9 @@ def deliver(
     repeatable: bool,
     lost: ConnectionLost | None = None,
 ) -> Core[Replies]:
-    """Send a request and return its replies; `lost` is what became of a first try, if any.
+    """Send a request, again if nothing was sent or it is `repeatable`; `lost` is a first try.
 
-    It is sent again if nothing was sent yet, or if it is `repeatable`. A time-out has already
-    waited long and is followed by one more try only.
-
-    Raises:
-        ConnectionLost: When the tries are used up.
+    A time-out has already waited long and is followed by one more try only.
     """
     for pause in RETRY_PAUSES:
         if lost is None:
@@ -56,10 +52,7 @@ def deliver(
 def collect(
     request: Request | Pipeline, *, repeatable: bool, lost: ConnectionLost | None = None
 ) -> Core[Replies]:
-    """Like `deliver`, but never raise: each reply that did not come is the ConnectionLost.
-
-    Of a command that was not sent it is one that says so.
-    """
+    """Like `deliver`, but each reply that did not come is a ConnectionLost."""
     try:
         return (yield from deliver(request, repeatable=repeatable, lost=lost))
     except ConnectionLost as failed:
@@ -71,11 +64,7 @@ def collect(
 
 
 def ask(key: str, *commands: bytes) -> Core[Replies]:
-    """Send commands that may be repeated and return their replies, none of them an error.
-
-    Raises:
-        redis.exceptions.RedisError: What the server answered, or why it could not be reached.
-    """
+    """Send commands that may be repeated; raise an error that is a reply, or why none came."""
     try:
         return check((yield from deliver(Request(key, commands), repeatable=True)))
     except ConnectionLost as lost:

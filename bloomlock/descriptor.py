@@ -48,7 +48,6 @@ def has_unknown_flags(value: int) -> bool:
 
 
 def unflagged(value: int) -> int:
-    """Return a header without the flags that this version knows."""
     return value & ~DISCARDED
 
 
@@ -71,14 +70,11 @@ class Descriptor:
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "placing" until all its prepared shards are in their places; "closed" while
             a rebuild puts its last items into the generation that comes next.
-        origin: What began the generation: "create" (no filter was there, or it had lost something),
-            "clear", "copy", "import" or "rebuild".
+        origin: What began the generation.
         root: The generation whose items this one has: another one after a rebuild.
-        replaces: While it is placing, what it takes the place of; while it is closed, the
-            generation whose header its shards had.
+        replaces: What it takes the place of while placing; what it had before while closed.
         slices: Those of a window, or all that it can have if it grows.
-        discards: Whether items may have been discarded, as the header of the first shard says; no
-            part of what is stored.
+        discards: Whether items may have been discarded, which the first shard's header says.
     """
 
     capacity: int
@@ -119,7 +115,6 @@ class Descriptor:
         return self.window.epoch_us if self.window else 0
 
     def shard_bytes(self, slices: int = 1) -> int:
-        """Return the bytes of one shard; of one that grows, with a number of slices."""
         if self.slices:
             return self.slices[-1 if self.window else slices - 1].end_byte
         return FIRST_BYTE + (self.size.shard_bits + 7) // 8
@@ -150,7 +145,6 @@ class Descriptor:
         return Hasher(bits, size.num_hashes, size.shards, self.seeds, key=key, further=further)
 
     def with_key(self, given: HashKey | None) -> Descriptor:
-        """Return the same with the secret of the key filled in, which is known to fit."""
         has_to = self.key is not None and self.key.secret is None
         return replace(self, key=given) if has_to else self
 
@@ -178,6 +172,5 @@ class Descriptor:
         return self.root == before.root and self.generation != before.generation
 
     def same_bits(self, other: Descriptor) -> bool:
-        """Return whether an item has the same offsets in both."""
         names = ("size", "seeds", "native", "key", "window", "slices")
         return all(getattr(self, name) == getattr(other, name) for name in names)

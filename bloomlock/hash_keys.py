@@ -26,7 +26,7 @@ _HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 
 @dataclass(frozen=True, slots=True)
 class HashKey:
-    """The key that the offsets of a filter depend on, or what is known of it.
+    """The key that the offsets of a filter depend on.
 
     Attributes:
         check: A keyed hash of nothing in hexadecimal: the same for the same key.
@@ -55,7 +55,6 @@ class HashKey:
 
 
 def read_key(text: str) -> HashKey:
-    """Return the key that is stored as this text (HashKey.written), or raise ConfigurationError."""
     kind, _, written = text.partition(":")
     if _HEXADECIMAL.fullmatch(written):
         if kind == "secret" and len(written) == 2 * DIGEST_BYTES:
@@ -84,10 +83,7 @@ def check_key(key: object) -> HashKey | None:
 
 
 def key_difference(stored: HashKey | None, given: HashKey | None, *, opens: bool) -> str | None:
-    """Return "key: stored ..., asked ..." if a filter cannot be used with the key that is given.
-
-    With `opens` a random key that is stored may be used without having been asked for.
-    """
+    """Return how the keys differ; one that `opens` need not ask for a random key."""
     if stored is None and given is None:
         return None
     if stored is None or given is None or stored.stored != given.stored:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from sys import byteorder
 from typing import TYPE_CHECKING, cast
 
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
+
+    from ._speed import Places
 
     Words = npt.NDArray[np.uint64]
 
@@ -47,7 +48,6 @@ def encode_item(item: object) -> bytes:
 
 
 def encode_items(items: Sequence[object], first: int = 0) -> list[bytes]:
-    """Return many encoded items; an error names the index of its item, counted from `first`."""
     kinds = set(map(type, items))
     if kinds == {bytes}:
         return cast("list[bytes]", [*items])
@@ -64,7 +64,7 @@ def encode_items(items: Sequence[object], first: int = 0) -> list[bytes]:
 
 
 def check_items(items: object) -> None:
-    """Refuse one item, and what has its items by keys or in columns (a dict, a DataFrame)."""
+    # A dict or a DataFrame has its items by keys or in columns.
     if isinstance(items, (str, bytes, Mapping)) or hasattr(items, "columns"):
         raise TypeError(
             f"items must be an iterable of str or bytes, not one {type(items).__name__}"
@@ -108,7 +108,9 @@ class Hasher:
         self.shards = shards
         self.seeds = seeds
         self.hashes = (num_hashes, *(hashes for _, _, hashes in further))
-        self.places = core.places(shard_bits, num_hashes, shards, seeds) if core else None
+        self.places: Places | None = None
+        if core is not None:
+            self.places = core.Places(shard_bits, num_hashes, shards, seeds)
         self.compiled = self.places if key is None else None
         self._words = struct.Struct(f"{num_hashes}Q")
         self._further = [
@@ -124,7 +126,7 @@ class Hasher:
         """
         if self.places is not None:
             shards, found = self.places.place(self.words([data]))
-            number = 0 if self.shards == 1 else int.from_bytes(shards, byteorder)
+            number = 0 if self.shards == 1 else int.from_bytes(shards, "little")
             return number, list(self._words.unpack(found))
         bits = self.shard_bits
         if self.seeds is not None:
@@ -166,11 +168,7 @@ class Hasher:
         """Return the digests of encoded items as the compiled core takes them."""
         if self.compiled is not None:
             return cast("bytes", self.compiled.digests(list(items)))
-        digests = b"".join(map(self._digest, items))
-        # They are little-endian words on every machine, and the core takes the machine's own.
-        return (
-            digests if byteorder == "little" else np.frombuffer(digests, ">u8").byteswap().tobytes()
-        )
+        return b"".join(map(self._digest, items))
 
     def rows(self, items: Sequence[bytes]) -> Words:
         """Return the offsets of many encoded items, all of one shard: n rows of k."""

@@ -74,7 +74,6 @@ class FilterKeys:
 
     @property
     def tag(self) -> str:
-        """The hash tag of the first shard, with its braces."""
         return f"{{{self._tag}}}"
 
     def bits(self, shard: int) -> str:
@@ -117,7 +116,6 @@ def stripe_fence(bits_key: str) -> str:
 
 
 def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
-    """Return the lock of one stripe of the items of a shard; all stripes share the last fence."""
     keys = LockKeys.at(f"{bits_key.removesuffix('bits')}lock:{stripe}")
     return keys._replace(fence=stripe_fence(bits_key))
 

@@ -1,7 +1,4 @@
-"""Metrics of filters and locks through OpenTelemetry, which exports them to Prometheus and others.
-
-It takes the extra `metrics`. Objects that are not given to it are as quick as ever.
-"""
+"""Metrics of filters and locks through OpenTelemetry; it takes the extra `metrics`."""
 
 from __future__ import annotations
 
@@ -83,12 +80,8 @@ class Metrics:
     def poll(self, name: str, **options: Any) -> None:
         """Export what `info` says of a filter; one process of all that use the filter is enough.
 
-        The filter is opened and read when metrics are collected, in the thread that does so. While
-        it cannot be read, its metrics are missing, and `bloomlock.filter.errors` rises.
-
-        Args:
-            name: The filter.
-            options: As for `BloomFilter.open`: `client`, `key`, `prefix`, `strategy`.
+        It is opened, by `options` as for `BloomFilter.open`, and read when metrics are collected.
+        While it cannot be read, its metrics are missing, and `bloomlock.filter.errors` rises.
 
         Cost: none now; a read costs two round trips more than `BloomFilter.info`.
         """
@@ -97,34 +90,29 @@ class Metrics:
     def count(self, bloom_filter: BloomFilter | AsyncBloomFilter) -> None:
         """Count what `add` and `add_many` of an object answer, and the errors of its requests.
 
-        Args:
-            bloom_filter: With nothing added yet. What `add_each` and `update` add is not counted.
+        Nothing has been added by it yet. What `add_each` and `update` add is not counted.
 
         Cost: less than a microsecond for each call.
         """
         made: Any = bloom_filter
-        new, seen = (made.name, "new"), (made.name, "seen")
+        name = made.name
 
         # No lock: it would take as long again, and could stay taken in a child of fork.
-        def note(is_new: bool) -> None:
-            self._adds[new if is_new else seen] += 1
+        def note_adds(answer: object) -> None:
+            for is_new in answer if isinstance(answer, list) else [answer]:
+                if isinstance(is_new, bool):
+                    self._adds[name, "new" if is_new else "seen"] += 1
 
-        def note_many(answers: list[bool]) -> None:
-            self._adds[new] += (count := answers.count(True))
-            self._adds[seen] += len(answers) - count
-
-        def note_error(error: Exception) -> None:
-            self._errors[made.name, type(error).__name__] += 1
+        def note_error(answer: object) -> None:
+            if isinstance(answer, Exception):
+                self._errors[name, type(answer).__name__] += 1
 
         # What an object has itself comes before the methods of its class, which stay as they are.
-        made.add, made.add_many = _noted(made.add, note), _noted(made.add_many, note_many)
-        made._run = _noted(made._run, on_error=note_error)  # noqa: SLF001 - of this package
+        made.add, made.add_many = _noted(made.add, note_adds), _noted(made.add_many, note_adds)
+        made._run = _noted(made._run, note_error)  # noqa: SLF001 - of this package
 
     def observe_lock(self, event: LockEvent) -> None:
-        """Count an event of a lock, and its seconds; pass it to locks as `observer=`.
-
-        Cost: less than a microsecond for each event.
-        """
+        """Count an event of a lock and its seconds, in a microsecond; give it as `observer=`."""
         self._events[event.name, event.kind] += 1
         self._seconds[event.name, event.kind] += event.seconds
 
@@ -150,27 +138,23 @@ class Metrics:
         return info
 
 
-def _noted(
-    method: Callable[..., Any],
-    on_answer: Callable[[Any], None] = lambda _: None,
-    on_error: Callable[[Exception], None] = lambda _: None,
-) -> Callable[..., Any]:
+def _noted(method: Callable[..., Any], note: Callable[[object], None]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             answer = method(*args, **kwargs)
         except Exception as error:
-            on_error(error)
+            note(error)
             raise
-        on_answer(answer)
+        note(answer)
         return answer
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         try:
             answer = await method(*args, **kwargs)
         except Exception as error:
-            on_error(error)
+            note(error)
             raise
-        on_answer(answer)
+        note(answer)
         return answer
 
     return call_async if inspect.iscoroutinefunction(method) else call

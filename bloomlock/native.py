@@ -22,17 +22,10 @@ EXPANSION = 2
 
 
 def size_for(capacity: int, error_rate: float, shards: int | None = None) -> Size:
-    """Return the size of a filter that holds `capacity` items at `error_rate`.
+    """Return the size of a filter in as few keys as may hold the items, or in `shards`.
 
-    With shards=None it has as few keys as may hold the items.
-
-    Raises:
-        ConfigurationError: If the keys may not hold as many items.
-
-    >>> size_for(1_000_000, 1e-6)
-    Size(shard_bits=30197871, num_hashes=21, shards=1)
-    >>> size_for(2**31, 1e-6).shards
-    3
+    >>> size_for(1_000_000, 1e-6), size_for(2**31, 1e-6).shards
+    (Size(shard_bits=30197871, num_hashes=21, shards=1), 3)
     """
     bits_per_item = -math.log(error_rate / 2) / math.log(2) ** 2
     for count in range(1, MAX_SHARDS + 1) if shards is None else (shards,):

@@ -39,11 +39,10 @@ _SHARED = (Request, Pipeline, Pause)
 
 
 def in_parallel(cores: Sequence[Core[T]], most: int | None = None) -> Core[list[T]]:
-    """Carry out several cores side by side and return their results in order.
+    """Carry out several cores, `most` at once, and return their results in order.
 
     A core that does something else than send requests and pause is carried out to its end by
-    itself. What a core raises ends the others where they are. With `most` no more than so many are
-    under way at once.
+    itself. What a core raises ends the others where they are.
     """
     results: list[T] = []
     step = most or max(1, len(cores))
@@ -129,10 +128,7 @@ def writes_of(requests: Sequence[Request | Pipeline]) -> Iterator[Write]:
 def outcomes_of(
     requests: Sequence[Request | Pipeline], replies: Replies, lost: ConnectionLost | None = None
 ) -> list[Outcome]:
-    """Return what came of each of the requests that went as one pipeline.
-
-    That is its replies, or, if `lost` cut these off, a ConnectionLost with those that came.
-    """
+    """Return for each request of one pipeline its replies, or the ConnectionLost."""
     outcomes: list[Outcome] = []
     end = 0
     for request in requests:
@@ -149,7 +145,6 @@ def outcomes_of(
 
 
 def leaves_transaction(requests: Sequence[Request | Pipeline], outcomes: Sequence[Outcome]) -> bool:
-    """Return whether MULTI may be pending on the connection that the requests went over."""
     return any(
         isinstance(request, Request)
         and request.commands[-1] == EXEC

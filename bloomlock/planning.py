@@ -1,7 +1,6 @@
 """What a filter of a given size takes: memory, shards, servers, the servers' time. Pure.
 
-The servers' time follows from constants that were measured on one machine: the suites `single`,
-`batch`, `sizes` and `scale` of docs/reference/figures.md. It hardly grows with the size.
+The servers' time follows from constants measured on one machine: docs/reference/figures.md.
 """
 
 from __future__ import annotations
@@ -109,8 +108,7 @@ def plan(
         batch_size: Items of these batches, b. A batch meets m (1 - (1 - 1/m)^b) of m shards.
 
     Raises:
-        ConfigurationError: If a parameter is not usable, no filter is so large, one shard does not
-            fit on a server, or the servers are more than the shards.
+        ConfigurationError: If a parameter is not usable, or no filter or server is so large.
 
     >>> made = plan(41_000_000_000, 1e-6, server_bytes=64 * 2**30, items_per_s=111_200)
     >>> made.num_hashes, made.shards, made.servers_for_memory, made.servers_for_rate

@@ -21,8 +21,7 @@ _NO_ROOM = "max number of clients reached"
 def is_refusal(error: Exception) -> bool:
     """Return whether an error raised while a reply was read is what the server answered.
 
-    Then the command was not carried out, and the connection goes on. redis-py makes connection
-    errors of some answers, though they are as definite as any other.
+    Then the command was not carried out. redis-py makes connection errors of some answers.
     """
     return isinstance(error, _REFUSALS) or str(error) == _NO_ROOM
 
@@ -38,10 +37,7 @@ def ends_connection(refusal: Exception) -> bool:
 
 
 def is_missing(error: Exception) -> bool:
-    """Return whether this user or server lacks the command, so that it need not be tried again.
-
-    Other errors come and go, such as those of a server that fails over.
-    """
+    """Return whether this user or server lacks the command, so that it need not be tried again."""
     if isinstance(error, redis.exceptions.NoPermissionError):
         return "access" not in str(error)  # it has the command, and lacks the key or the channel
     return isinstance(error, redis.exceptions.ResponseError) and str(error).lower().startswith(
@@ -50,10 +46,7 @@ def is_missing(error: Exception) -> bool:
 
 
 def explain(error: Exception, key: str = "") -> str:
-    """Return what a server answered, in one line, and what a user can do about it.
-
-    `key` is one of the request's.
-    """
+    """Return what a server answered, in one line, and what a user can do about it."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     if "; " in text:
         return text

@@ -75,7 +75,6 @@ def bytes_text(number: float) -> str:
 
 
 def check_whole(name: str, value: object, least: int, most: int, allowed: str = "") -> int:
-    """Return a whole number within bounds, or raise ConfigurationError."""
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole or not least <= int(cast("int", value)) <= most:
         allowed = allowed or f"from {least} to {most}"
@@ -134,10 +133,7 @@ def check_optimize(optimize: object) -> Optimize | None:
 
 
 def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:
-    """Return the smallest m for which k hash functions keep the rate at n items.
-
-    No optimal k is assumed, so the rounding of k costs bits and never the rate.
-    """
+    """Return the smallest m for which k hash functions, any k, keep the rate at n items."""
     # Of rates near 1 the root is rounded to 1, and the logarithm of 0 does not exist.
     root = min(error_rate ** (1 / num_hashes), 1 - 2**-53)
     # log1p(-x) keeps its digits where p^(1/k) is small.
@@ -147,8 +143,8 @@ def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:
 def small_filter_rate(count: int, num_bits: int, num_hashes: int, *, seeded: bool) -> float:
     """Return the false-positive rate of one shard after n items, with what the formula leaves out.
 
-    That is the mean of (X/m)^k over the number X of set bits, which is uneven (to the second
-    order), and `whole_collisions`. With seeds each offset has a hash function of its own.
+    That is the unevenness of the number X of set bits in the mean of (X/m)^k (to the second order),
+    and `whole_collisions`, which seeds have not.
     """
     clear = math.exp(-num_hashes * count / num_bits)
     variance = num_bits * clear * (1 - (1 + num_hashes * count / num_bits) * clear)
@@ -226,8 +222,7 @@ def size_for(
 ) -> Size:
     """Return the smallest filter that holds `capacity` items at `error_rate`.
 
-    Without `num_hashes` it has the best for "balanced", without `shards` as many as keep a shard
-    within `usual_bits`, or as few as hold the bits if that takes more than 4096.
+    Without `shards` it has as many as keep a shard within `usual_bits`, or 4096.
 
     >>> size_for(1_000_000, 0.01)
     Size(shard_bits=12364167, num_hashes=3, shards=1)
@@ -268,10 +263,9 @@ def error_rate_at_fill(fill_ratio: float, num_hashes: int) -> float:
 
 
 def estimate_count(bits_set: float, num_bits: int, num_hashes: float) -> float:
-    """Return the number of distinct items from the number of set bits: -(m/k) ln(1 - X/m).
+    """Return the number of distinct items from that of set bits: -(m/k) ln(1 - X/m).
 
-    S. J. Swamidass, P. Baldi, J. Chem. Inf. Model. 47(3), 2007. With every bit set it is the
-    estimate for one clear bit, the largest there is.
+    S. J. Swamidass, P. Baldi, J. Chem. Inf. Model. 47(3), 2007. A full one counts as one bit less.
     """
     clear = max(num_bits - bits_set, 1.0)
     return -(num_bits / num_hashes) * math.log(clear / num_bits)

@@ -163,20 +163,18 @@ class Growth:
     factor: int = GROWTH
     up_to: int | None = None
 
-    def checked(self, capacity: int) -> Growth:
-        """Return it if it is usable for a capacity, or raise ConfigurationError."""
-        allowed = f"from {MIN_GROWTH} to {MAX_GROWTH} or None"
-        factor = check_whole("growth", self.factor, MIN_GROWTH, MAX_GROWTH, allowed)
-        if self.up_to is None:
-            return Growth(factor)
-        allowed = f"of items from the capacity, {capacity}, to {MAX_CAPACITY}, or None"
-        return Growth(factor, check_whole("up_to", self.up_to, capacity, MAX_CAPACITY, allowed))
+
+def check_growth(growth: Growth, capacity: int) -> Growth:
+    allowed = f"from {MIN_GROWTH} to {MAX_GROWTH} or None"
+    factor = check_whole("growth", growth.factor, MIN_GROWTH, MAX_GROWTH, allowed)
+    if growth.up_to is None:
+        return Growth(factor)
+    allowed = f"of items from the capacity, {capacity}, to {MAX_CAPACITY}, or None"
+    return Growth(factor, check_whole("up_to", growth.up_to, capacity, MAX_CAPACITY, allowed))
 
 
 def slice_error_rate(error_rate: float, index: int) -> float:
     """Return the rate that a slice is sized for: any number of slices keep the rate of the filter.
-
-    Small slices may pass the rate that they are sized for by RATE_TOLERANCE, so that is left free.
 
     >>> sum(slice_error_rate(1e-6, j) for j in range(50)) * RATE_TOLERANCE <= 1e-6
     True
@@ -206,9 +204,6 @@ def growing_slices(
     capacity: int, error_rate: float, num_hashes: int, shards: int | None, growth: Growth
 ) -> tuple[Size, tuple[Slice, ...]]:
     """Return the size of the first slice, and all slices that a filter can have.
-
-    Raises:
-        ConfigurationError: If they do not hold `up_to` items, or not even the capacity.
 
     >>> _, found = growing_slices(1000, 0.01, 6, 1, Growth(4, 9000))
     >>> [(part.bits, part.num_hashes, part.capacity) for part in found]
@@ -242,7 +237,6 @@ def growing_slices(
 
 
 def _usual_shards(capacity: int, error_rate: float, num_hashes: int, growth: Growth) -> int:
-    """Return how many shards a filter gets by itself, in which all its slices have room."""
     rate = slice_error_rate(error_rate, 0)
     shards = sizing.size_for(capacity, rate, num_hashes=num_hashes).shards
     most = growth.up_to or USUAL_REACH * capacity
@@ -255,7 +249,6 @@ def _usual_shards(capacity: int, error_rate: float, num_hashes: int, growth: Gro
 
 
 def _room(items: int, shards: int) -> int:
-    """Return for how many items a slice is sized, so that all of its own fit before it is full."""
     # The number of items is estimated from set bits, and clients look at it now and then. So a
     # slice has room for more than the items at which the next one is added, and these are more
     # than it is for by what chance may do.

@@ -56,7 +56,6 @@ class Slice(NamedTuple):
 
     @property
     def end_byte(self) -> int:
-        """The byte behind it: the length of a string of which it is the newest."""
         return self.first_byte + self.size
 
 
@@ -65,8 +64,7 @@ class SliceState:
 
     Attributes:
         hasher: Places items in all slices that there can be.
-        count: How many slices it has, as the last reply said. A number that is wrong costs a round
-            trip and nothing else.
+        count: How many there are, as the last reply said; a wrong number costs a round trip.
         layout: The same as scripts take it; see slices.lua.
         openings: How calls of the script begin with that layout.
         has_tombstones: Whether a reply said that items were discarded.
@@ -75,7 +73,6 @@ class SliceState:
     __slots__ = ("_ring", "count", "has_tombstones", "hasher", "layout", "openings")
 
     def __init__(self, hasher: Hasher, epoch_us: int, slices: Sequence[Slice]) -> None:
-        """Believe that the shard has not grown; `epoch_us` is 0 without a window."""
         self.hasher = hasher
         self.has_tombstones = False
         self._ring = epoch_us, slices[0].size if epoch_us else 0
@@ -101,10 +98,7 @@ class SliceState:
 def live_slices(
     slices: Sequence[Slice], epoch_us: int, start: bytes, now_us: int
 ) -> Sequence[Slice]:
-    """Return the slices that count of a shard whose string begins with `start`.
-
-    `epoch_us` is 0 for a filter that grows; `now_us` is the server's clock.
-    """
+    """Return the slices that count of a shard whose string begins with `start`."""
     number, used = _STATE.unpack_from(start, FIRST_BYTE - _STATE.size)
     if not epoch_us:
         return slices[: 1 + number]

@@ -19,7 +19,15 @@ from .descriptor import (
 from .errors import ConfigurationError, FilterMismatchError
 from .hash_keys import HashKey, check_key, check_seeds, key_difference, read_key
 from .sizing import MAX_SHARDS, Optimize, Size
-from .slice_sizes import Growth, Ring, Window, check_window, growing_slices, slice_error_rate
+from .slice_sizes import (
+    Growth,
+    Ring,
+    Window,
+    check_growth,
+    check_window,
+    growing_slices,
+    slice_error_rate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,12 +105,11 @@ class RequestedSpec:
             sizing.check_num_hashes(num_hashes, rate),
             sizing.check_optimize(optimize),
             ring,
-            None if growth is None else growth.checked(items),
+            None if growth is None else check_growth(growth, items),
         )
 
     @classmethod
     def of(cls, descriptor: Descriptor) -> RequestedSpec:
-        """Return the parameters that give this descriptor."""
         return cls(
             descriptor.capacity,
             descriptor.error_rate,
@@ -159,10 +166,7 @@ class RequestedSpec:
         return sizing.best_num_hashes(rate, optimize)
 
     def differences(self, stored: Descriptor) -> list[str]:
-        """Return "parameter: stored X, asked Y" for each parameter that differs.
-
-        What was not asked for, k and the number of shards, is taken as it is stored.
-        """
+        """Return "parameter: stored X, asked Y" for each parameter that differs."""
         size, mine, other = stored.size, self.growth or Growth(0), stored.growth or Growth(0)
         pairs = [
             ("capacity", stored.capacity, self.capacity),
@@ -191,7 +195,6 @@ def _refuse(why: str, **parameters: object) -> None:
 
 
 def refuse_key(key: object) -> None:
-    """Raise ConfigurationError if there is a key, for a filter that the server has itself."""
     if key is not None:
         raise ConfigurationError(
             "key must be None with strategy='native', where the server hashes the items and takes "
@@ -259,11 +262,7 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
 def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
     """Return the descriptor from the values of FIELDS, None if there is none at all.
 
-    Raises:
-        FilterMismatchError: If it is of another format.
-        DamagedDescriptorError: If it cannot be read, or contradicts itself.
-
-    Cost: that of computing the size.
+    FilterMismatchError if it is of another format, DamagedDescriptorError if it cannot be read.
     """
     fields = {
         field: value.decode("utf-8", "replace")
@@ -288,7 +287,6 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
 
 
 def refuse_unknown_flags(name: str, header: int) -> None:
-    """Raise FilterMismatchError if a header carries flags that this version does not know."""
     if is_header(header) and has_unknown_flags(header):
         raise FilterMismatchError(
             f"filter {name!r} is in a state that only a newer version of bloomlock knows; "

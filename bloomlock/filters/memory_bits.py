@@ -122,7 +122,7 @@ class MemoryBits:
         hasher = descriptor.hasher()
         self.engine: Any = PythonBits(hasher, self.images)
         if core is not None and hasher.compiled is not None:
-            self.engine = core.bits(hasher.compiled, tuple(self.images))
+            self.engine = core.Bits(hasher.compiled, tuple(self.images))
 
     def exists(self, item: str | bytes) -> bool:
         found = self.engine.exists(item)

@@ -200,10 +200,9 @@ class Home:
     """The files of one embedded server.
 
     The server holds a lock, its life lock, from before its first instruction until after its last:
-    the starter locks a file and hands the open file down. The system gives the lock back when the
-    last process that holds the file open is gone, however it went. So a taken lock means that a
-    server lives on this data, also if it hangs or if its socket was removed, and no second server
-    can ever be started on the same files. A process id alone proves neither.
+    the starter locks a file and hands the open file down, and the system gives the lock back when
+    the last process that holds the file open is gone. So a taken lock means that a server lives on
+    this data, also if it hangs, and no second one can be started on the same files.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -248,10 +247,9 @@ class Home:
 
     @contextmanager
     def hold_life_lock(self) -> Iterator[int | None]:
-        """Take the life lock if it is free, and close this process's copy of it in the end.
+        """Take the life lock if it is free, else yield None; close this process's copy in the end.
 
         A process started inside with the yielded descriptor (`pass_fds`) goes on holding the lock.
-        None is yielded if a server lives, or if another process looks at the lock right now.
         """
         fd = os.open(self.life_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -291,7 +289,6 @@ class Home:
 
 
 def find_home() -> Home:
-    """Compute the paths of this user's embedded server; touches nothing."""
     import platformdirs  # noqa: PLC0415 - clients of a server with a URL need none of it
 
     named = os.environ.get(HOME_VARIABLE)
@@ -315,7 +312,6 @@ def find_home() -> Home:
 
 @contextmanager
 def _home() -> Iterator[Home]:
-    """Find the home; turn every error of the file system into one sentence."""
     home = find_home()
     try:
         yield home
@@ -382,7 +378,6 @@ def _start_once(home: Home, deadline: float) -> int | None:
 
 
 def _spawn(home: Home, life_fd: int, log_start: int, deadline: float) -> None:
-    """Start the server, detached from this process; it keeps the descriptor of its life lock."""
     binary = valkey_binary()
     directives = {
         "daemonize": "yes",
@@ -426,7 +421,6 @@ def _spawn(home: Home, life_fd: int, log_start: int, deadline: float) -> None:
 
 
 def _end(home: Home, deadline: float) -> None:
-    """End the server by SIGTERM, after half of the time by SIGKILL."""
     half = (time.monotonic() + deadline) / 2
     pid = home.pid()
     # A server that has just been started has not written its process id yet.
@@ -469,7 +463,6 @@ def _is_disk_full(home: Home) -> bool:
 
 
 def _unreachable(home: Home, answer: Answer) -> ServerError:
-    """Return the error of a server that lives and does not take commands."""
     who = f"the embedded server in {home.data_dir} (pid {home.pid() or 'unknown'})"
     if answer.busy:
         return ServerError(f"{who} is not ready in time: {answer.text}; try again later")

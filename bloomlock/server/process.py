@@ -91,7 +91,6 @@ def log_size(path: Path) -> int:
 
 
 def log_tail(path: Path, since: int = 0) -> str:
-    """Return the last lines a server wrote to its log from byte `since` on, joined to one."""
     try:
         with path.open("rb") as log:
             log.seek(max(since, log_size(path) - _TAIL_BYTES))
@@ -104,7 +103,6 @@ def log_tail(path: Path, since: int = 0) -> str:
 
 
 def quote_lines(text: str) -> str:
-    """Join the last lines of a program's output to part of a sentence; empty if there are none."""
     cleaned = (_LOG_PREFIX.sub("", line).strip() for line in text.splitlines())
     kept = [line for line in cleaned if line][-_LINES:]
     return "its last log lines: " + " | ".join(kept) if kept else ""
@@ -146,17 +144,11 @@ class ProcessGuard:
             raise
 
     def watch(self, pid: int) -> None:
-        """Name the process to be ended; a negative number is a group of processes.
-
-        One write, so that it may be called between fork and exec.
-        """
+        """Name the process, or by a negative number the group, to be ended; by one write."""
         os.write(self._pipe[1], b"%d\n" % pid)
 
     def dismiss(self) -> None:
-        """End the shell without what it waits for; can be repeated.
-
-        Call it before the process is waited for, or its number may belong to another by then.
-        """
+        """End the shell; call it before the process is waited for, whose number others may get."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

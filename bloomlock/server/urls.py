@@ -46,11 +46,7 @@ def find_address(
     name: str = "client",
     schemes: tuple[str, ...] = SCHEMES,
 ) -> Address:
-    """Return the URL to connect to; the embedded server is started if it is that.
-
-    Without `client` it is that of the environment, or the embedded server's; `name` is what the
-    parameter is called in a message.
-    """
+    """Return the URL of `client`, called `name` in a message, of the environment, or embedded."""
     if client is not None:
         kind = "a redis-py client or a URL" if name == "client" else "a URL"
         return checked_address(client, name, f"{kind} that starts with ", schemes)
@@ -68,7 +64,6 @@ def checked_address(
     kind: str = "a URL that starts with ",
     schemes: tuple[str, ...] = SCHEMES,
 ) -> Address:
-    """Return a URL with its source; refuse one whose password has two meanings."""
     if not isinstance(url, str) or not url.startswith(schemes):
         raise ConfigurationError(
             f"{source} must be {kind}{', '.join(schemes[:-1])} or {schemes[-1]}, not {shown(url)}"
@@ -96,9 +91,7 @@ def shown(value: object) -> str:
 
 
 def hide_secret(url: str) -> str:
-    """Return the URL without user name, password and parameters; the one function that hides them.
-
-    What may be a password, because it was not written as URLs need it, is hidden too.
+    """Return the URL without what is, or may be, a user name, a password or parameters.
 
     >>> hide_secret("redis://user:secret@host:6379/0")
     'redis://***@host:6379/0'
@@ -120,10 +113,7 @@ def hide_secret(url: str) -> str:
 
 
 def _is_ambiguous(url: str) -> bool:
-    """Return whether a password seems to hold what ends a part of the URL.
-
-    The rest of it would be taken for the server's place, and shown in its errors.
-    """
+    """Return whether a password seems to hold what ends a part of the URL, as "/" does."""
     match = _PARTS.fullmatch(url)
     if match is None:
         return False
@@ -138,10 +128,7 @@ def _is_ambiguous(url: str) -> bool:
 
 @contextmanager
 def explained(address: Address) -> Iterator[None]:
-    """Turn what connecting to a server that is none raises into one sentence.
-
-    ConfigurationError if the URL makes no client, ServerError if no Redis server answers there.
-    """
+    """Raise ConfigurationError if a URL makes no client, ServerError if no server answers there."""
     url = hide_secret(address.url)
     try:
         yield
@@ -164,7 +151,6 @@ def explained(address: Address) -> Iterator[None]:
 
 
 def _advice(url: str, line: str) -> str:
-    """Return what may be wrong with a URL that nothing answers at, by how that failed."""
     if 'got "H"' in line:
         return "; what answers there is a web server"
     if url.startswith("rediss:") and "Error 111" not in line:

@@ -149,7 +149,7 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
     descriptor = descriptor.describe()
     one, two = MemoryBits(descriptor), MemoryBits(descriptor)
     two.engine = PythonBits(in_python(descriptor.hasher()), two.images)
-    assert isinstance(one.engine, core.bits)
+    assert isinstance(one.engine, core.Bits)
     one.engine.limit = two.engine.limit = 10**9
     # Half full, so that answers depend on each bit.
     random = np.random.default_rng(fill)
@@ -216,7 +216,7 @@ REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
 @given(st.lists(st.tuples(st.integers(0, 40), st.lists(anything, max_size=5)), max_size=6))
 def test_no_input_does_more_than_raise(calls):
     places = Hasher(8192, 7).places
-    bits = core.bits(places, (bytearray(1048),))
+    bits = core.Bits(places, (bytearray(1048),))
     functions = [
         *(
             getattr(thing, name)
@@ -224,9 +224,9 @@ def test_no_input_does_more_than_raise(calls):
             for name in dir(thing)
             if name[0] != "_"
         ),
-        core.places,
-        core.bits,
-        lambda *images: core.bits(places, tuple(images)),
+        core.Places,
+        core.Bits,
+        lambda *images: core.Bits(places, tuple(images)),
     ]
     for number, arguments in calls:
         try:
@@ -256,15 +256,15 @@ def test_buffers_of_another_length_are_refused():
     places = Hasher(8192, 7, 2).places
     for images in [(bytearray(1048),), (bytearray(1048), bytearray(1047)), ()]:
         with pytest.raises(ValueError, match="image"):
-            core.bits(places, images)
+            core.Bits(places, images)
     with pytest.raises(BufferError):
-        core.bits(places, (bytes(1048), bytes(1048)))
+        core.Bits(places, (bytes(1048), bytes(1048)))
     for digests in [bytes(8), bytes(17), np.zeros(3, np.uint64)]:
         for place in (places.place, lambda digests: places.operations(digests, True)):
             with pytest.raises(ValueError, match="length"):
                 place(digests)
     held = bytearray(1048)
-    core_bits = core.bits(Hasher(8192, 7).places, (held,))
+    core_bits = core.Bits(Hasher(8192, 7).places, (held,))
     with pytest.raises(BufferError):
         held.clear()
     del core_bits
@@ -274,7 +274,7 @@ def test_buffers_of_another_length_are_refused():
 @pytest.mark.free_running
 @needs_core
 def test_of_one_item_added_by_many_threads_one_is_new():
-    bits = core.bits(Hasher(2**22, 64).places, (np.zeros(2**19 + 24, np.uint8),))
+    bits = core.Bits(Hasher(2**22, 64).places, (np.zeros(2**19 + 24, np.uint8),))
     bits.limit = 10**9
     items = [b"%d" % number for number in range(300)]
     won: Counter[bytes] = Counter()
@@ -297,7 +297,7 @@ def test_of_one_item_added_by_many_threads_one_is_new():
 
 @needs_core
 def test_no_more_items_are_added_than_are_allowed():
-    bits = core.bits(Hasher(2**20, 7).places, (bytearray(2**17 + 24),))
+    bits = core.Bits(Hasher(2**20, 7).places, (bytearray(2**17 + 24),))
     assert bits.add("a") is None
     bits.limit = 2
     assert [bits.add(item) for item in "aabcc"] == [True, False, True, None, None]
