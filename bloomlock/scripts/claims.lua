@@ -79,9 +79,8 @@ local function set_lease(id, until_ms)
     call('ZADD', CLAIMS, integer(until_ms), id)
 end
 
-local counted = {}
 local function count(counter)
-    counted[counter] = (counted[counter] or 0) + 1
+    call('HINCRBY', COUNTS, counter, 1)
 end
 
 -- From now on the worker of a claim cannot commit it.
@@ -286,9 +285,6 @@ if step == 'expired' then
 end
 
 call('HSET', COUNTS, 'fence', integer(last_fence))
-for counter, number in pairs(counted) do
-    call('HINCRBY', COUNTS, counter, number)
-end
 local left_ms = call('PTTL', SHARD)
 if left_ms >= 0 then
     for i = 2, #KEYS do

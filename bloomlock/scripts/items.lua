@@ -57,21 +57,14 @@ local function make_set()
     end
 end
 
-local all_set, answers = places == '', {}
-local items = all_set and #identities or #places / slices.width
+local items, answers = places == '' and #identities or #places / slices.width, {}
 if op == 'd' and items == 0 and not has_set then
     make_set()
 end
 for item = 1, items do
     local identity, was_there = identities[item], nil
     local tombstone = identity and dead[identity] and identity
-    if all_set then
-        was_there = not tombstone
-        if tombstone and op == 'a' then
-            remove_tombstones(slices, set, {tombstone})
-            dead[tombstone] = nil
-        end
-    elseif op == 't' or op == 'd' then
+    if op == 't' or op == 'd' then
         was_there = not tombstone and find_item(slices, places, item)
     else
         was_there = add_item(slices, places, item, op == 'r', set, tombstone)

@@ -52,8 +52,12 @@ local function open_slices(key, layout, now_us, adds)
     return slices
 end
 
--- Return the number of the first slice that has all bits of item number `item`; nil: none has.
+-- Return the number of the first slice that has all bits of item number `item`; nil: none has. Without
+-- places they are all set in the one slice of a plain shard, as the caller knows.
 local function find_item(slices, places, item)
+    if places == '' then
+        return 1
+    end
     local call, offset_at, key = redis.call, struct.unpack, slices.key
     local start = slices.width * (item - 1) + 1
     for number, slice in ipairs(slices) do
