@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GROUPS: dict[str, Places] = {
     "filter": {
         "ls": ("filters:ls_command", "Write the names of all filters."),
-        "top": ("top:top_command", "Watch filters fill, and their claims."),
+        "top": ("top:top_command", "Watch filters fill, claims and locks."),
         "info": ("filters:info_command", "Show a filter's parameters and fill."),
         "plan": ("filters:plan_command", "Say what a filter would take."),
         "create": ("filters:create_command", "Create a filter, and say what it takes."),

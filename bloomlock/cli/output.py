@@ -1,8 +1,4 @@
-"""Tables and JSON, and numbers and names as they stand there.
-
-rich takes a quarter of the time of a short command, so it is imported where it is used.
-"""
-# ruff: noqa: PLC0415
+"""Tables and JSON, and numbers and names as they stand there."""
 
 from __future__ import annotations
 
@@ -15,11 +11,6 @@ import click
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from rich.table import Table
-
-_WIDE = 10_000
-"""Columns of what is no terminal: no cell is cut there, and no line is broken."""
 
 
 def print_json(value: object) -> None:
@@ -46,25 +37,16 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 
 def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), left: int = 99) -> None:
-    """Write rows; the columns from the `left`-th on are numbers and stand at the right."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else _WIDE
-    Console(width=width, highlight=False).print(table_of(rows, head, left))
+    click.echo(table_text(rows, head, left))
 
 
-def table_of(rows: Iterable[Sequence[str]], head: Sequence[str], left: int) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, 2, 0, 0))
-    filled = [*rows]
-    for index, title in enumerate(head or [""] * len(filled[0])):
-        table.add_column(title, justify="left" if index < left else "right", no_wrap=True)
-    for row in filled:
-        # As text: what looks like markup is not, and nothing is done to a terminal.
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
+def table_text(rows: Iterable[Sequence[str]], head: Sequence[str], left: int) -> str:
+    """Write a table; the columns from the `left`-th on are numbers and stand at the right."""
+    filled = [[printable(cell) for cell in row] for row in ([head] if head else []) + [*rows]]
+    widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
+    places = [("<" if index < left else ">") + str(width) for index, width in enumerate(widths)]
+    lines = (map(format, row, places) for row in filled)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def text_of(item: object) -> str:
@@ -86,6 +68,7 @@ def shown(name: str) -> str:
 
 
 def size_text(number: float) -> str:
-    from rich.filesize import decimal
+    # rich takes a quarter of the time of a short command.
+    from rich.filesize import decimal  # noqa: PLC0415
 
     return decimal(int(number))

@@ -1,25 +1,30 @@
-"""`bloomlock filter top`: a live view of filters and claims."""
+"""`bloomlock filter top`: a live view of filters, claims and locks."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import click
 
 import bloomlock
 
+from .crawls import connected
 from .errors import sentence, warn
 from .options import example, json_option, key_option, open_as_it_is, time_option, url_option
-from .output import print_json, print_table, size_text, table_of
+from .output import print_json, size_text, table_text
 
 if TYPE_CHECKING:
     Before = dict[str, tuple[float, int, int]]
     """When each filter was looked at, how many items it held, and its generation."""
 
 _HEAD = ("FILTER", "ITEMS", "CAPACITY", "FILL", "", "ADDS/S", "ERRORS", "MEMORY", "OPEN", "FAILED")
+_LOCK_HEAD = ("LOCK", "HELD", "WAITING", "LEASE")
+_LOCK = re.compile(rb"(bloomlock:\{[^{}/]+\}:lock)(:queue)?", re.DOTALL)
 _CELLS = 10
 
 
@@ -30,7 +35,7 @@ _CELLS = 10
 @url_option
 @key_option
 def top_command(*, interval: float, once: bool, as_json: bool, **where: Any) -> None:
-    """Watch filters fill, and their claims; Ctrl-C ends it.
+    """Watch filters fill, their claims, and locks; Ctrl-C ends it.
 
     FILL is the items as a share of the capacity, or of what the filter can grow to;
     OPEN and FAILED are claims. At each look the server goes through its keys and
@@ -38,16 +43,14 @@ def top_command(*, interval: float, once: bool, as_json: bool, **where: Any) -> 
     """
     before: Before = {}
     if not (as_json or once) and sys.stdout.isatty():
-        from rich.console import Group  # noqa: PLC0415 - see output.py
-        from rich.live import Live  # noqa: PLC0415
+        from rich.live import Live  # noqa: PLC0415 - see output.py
         from rich.text import Text  # noqa: PLC0415
 
         with suppress(KeyboardInterrupt), Live(screen=True, auto_refresh=False) as live:
             while True:
                 look = _look(before, **where)
-                table = table_of(_rows(look), _HEAD, 1)
-                table.padding = (0, 1, 0, 0)  # for a screen of 80 columns
-                live.update(Group(table, *map(Text, look["errors"])), refresh=True)
+                text = "\n".join([_text(look), *look["errors"]])
+                live.update(Text(text, no_wrap=True, overflow="crop"), refresh=True)
                 time.sleep(max(0.1, interval))
         return
     look = _look(before, **where)
@@ -55,8 +58,8 @@ def top_command(*, interval: float, once: bool, as_json: bool, **where: Any) -> 
         warn(line)
     if as_json:
         print_json(look)
-        return
-    print_table(_rows(look), _HEAD, 1)
+    else:
+        click.echo(_text(look))
 
 
 def _look(before: Before, url: str | None, key: bytes | None) -> dict[str, list[Any]]:
@@ -89,11 +92,36 @@ def _look(before: Before, url: str | None, key: bytes | None) -> dict[str, list[
                 "failed_items": info.claims.failed_items,
             }
         )
-    return {"filters": rows, "errors": errors}
+    return {"filters": rows, "locks": _locks(url), "errors": errors}
 
 
-def _rows(look: dict[str, list[Any]]) -> list[list[str]]:
-    return [_filter_cells(row) for row in look["filters"]]
+def _locks(url: str | None) -> list[dict[str, Any]]:
+    """Return the locks that are held or waited for."""
+    rows = []
+    with connected(url) as (client, _):
+        keys = (_LOCK.fullmatch(key) for key in client.scan_iter("bloomlock:{*}:lock*", count=1000))
+        for lock in sorted({match[1] for match in keys if match}):
+            with client.pipeline(transaction=False) as pipeline:
+                pipeline.strlen(lock).pttl(lock)
+                pipeline.zcard(lock + b":holders").zcard(lock + b":queue")
+                replies = pipeline.execute(raise_on_error=False)
+            # A key of another type is no lock.
+            if all(isinstance(reply, int) for reply in replies) and (replies[0] or replies[3]):
+                held, ttl_ms, shared, waiting = replies
+                name = unquote(lock.decode(errors="replace")[len("bloomlock:{") : -len("}:lock")])
+                holders = max(shared, 1) if held else 0
+                lease = {"remaining": max(0, ttl_ms) / 1000}
+                rows.append({"name": name, "holders": holders, "waiting": waiting, **lease})
+    return rows
+
+
+def _text(look: dict[str, list[Any]]) -> str:
+    text = table_text([_filter_cells(row) for row in look["filters"]], _HEAD, 1)
+    locks = [
+        [row["name"], f"{row['holders']}", f"{row['waiting']}", f"{row['remaining']:.0f} s"]
+        for row in look["locks"]
+    ]
+    return f"{text}\n\n{table_text(locks, _LOCK_HEAD, 1)}" if locks else text
 
 
 def _filter_cells(row: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from private import PrivateServer
 from servers import with_bloom
 
-from bloomlock import BloomFilter, plan
+from bloomlock import BloomFilter, Lock, plan
 
 
 @pytest.fixture
@@ -78,10 +78,12 @@ def test_top_tells_what_is_there_and_goes_on_where_one_is_broken(run, r, valkey)
     r.delete("bloomlock:{gone}:bits")
     names = ["100 % {odd}/name", "a", "b", "c", "gone", "whole"]
     assert run("filter", "ls").stdout.decode().splitlines() == names
-    done = run("filter", "top")  # no terminal: once
-    told = json.loads(run("filter", "top", "--json").stdout)
+    with Lock("a {lock}", valkey):
+        done = run("filter", "top")  # no terminal: once
+        told = json.loads(run("filter", "top", "--json").stdout)
     assert done.returncode == 0
-    rows = [re.split(r"  +", line.strip()) for line in done.stdout.decode().splitlines()[1:]]
+    text, locks = done.stdout.decode().split("\n\n")
+    rows = [re.split(r"  +", line.strip()) for line in text.splitlines()[1:]]
     assert [row[0] for row in rows] == names
     assert [row[1] == "?" for row in rows] == [False, True, True, True, True, False]
     items, capacity, fill, bar, rate, errors, _, num_open, failed = rows[-1][1:]
@@ -89,6 +91,8 @@ def test_top_tells_what_is_there_and_goes_on_where_one_is_broken(run, r, valkey)
     assert (fill, bar.count("█")) == (f"{info.estimated_count / 1000:.0%}", 5)
     assert (rate, num_open, failed) == ("-", "1", "1")
     assert float(errors) == pytest.approx(info.current_error_rate, rel=0.05)
+    assert re.split(r"  +", locks.splitlines()[1].strip())[:3] == ["a {lock}", "1", "0"]
+    assert [(lock["name"], lock["holders"]) for lock in told["locks"]] == [("a {lock}", 1)]
     assert done.stderr.count(b"has a damaged descriptor") == 3
     assert done.stderr.count(b"filter 'gone' has lost its bitmap") == 1
     assert done.stderr.count(b"\n") == 4

@@ -14,9 +14,6 @@ from servers import exists, wait_until
 
 from bloomlock import Lock, ReadWriteLock
 
-LONG = "3600"
-"""Seconds of a lease that no test outlives."""
-
 
 @pytest.fixture
 def waiting(valkey, name):
@@ -79,8 +76,9 @@ def test_the_lock_is_given_back_after_a_command_that_fails(run, refuse, name, tm
     assert run("lock", "-n", name, "false").returncode == 1
 
 
-@pytest.mark.parametrize("words", [["-n"], ["--wait", "0"], ["-w", "0.1"]])
-@pytest.mark.parametrize("kind", [[], ["--fair"], ["--shared"]])
+@pytest.mark.parametrize(
+    ("words", "kind"), [(["-n"], []), (["--wait", "0"], ["--fair"]), (["-w", "0.1"], ["--shared"])]
+)
 def test_a_lock_that_is_not_to_be_had(run, name, valkey, waiting, words, kind):
     with Lock(name, valkey):
         assert run("lock", *words, *kind, name, "echo", "ran") == (75, b"", b"")
@@ -147,24 +145,10 @@ def test_fair_is_in_the_order_of_asking(start, name, valkey, waiting, tmp_path):
     assert log.read_text().split() == list("012")
 
 
-def test_a_waiter_that_is_killed_holds_up_nobody(start, name, r, valkey, waiting):
-    with Lock(name, valkey):
-        first = start("lock", "--fair", "--lease", LONG, name, "echo", "ran")
-        wait_until(lambda: waiting() == 1)
-        second = start("lock", name, "echo", "done")
-        wait_until(lambda: waiting() == 2)
-        first.send_signal(signal.SIGKILL)
-        first.wait(PATIENCE)
-    # The lock is handed to it all the same, and stays with it for its ttl.
-    key = f"bloomlock:{{{name}}}:lock"
-    if r.pttl(key) > 60_000:
-        r.pexpire(key, 1)
-    assert second.wait(PATIENCE) == 0
-    assert (second.stdout.read(), first.stdout.read()) == (b"done\n", b"")
-
-
-@pytest.mark.parametrize("kind", [[], ["--shared"]])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [([], signal.SIGINT), (["--shared"], signal.SIGTERM), ([], signal.SIGUSR1)],
+)
 def test_a_waiter_that_is_interrupted_leaves_the_queue(start, name, valkey, waiting, kind, number):
     with Lock(name, valkey):
         process = start("lock", *kind, name, "echo", "ran")
