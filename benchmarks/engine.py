@@ -18,6 +18,7 @@ from .processes import assembled
 from .proxies import delayed
 from .results import Row
 from .suite import Part
+from .tables import FULL
 from .workloads import POPULAR, new_in
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .contenders import Entry
     from .processes import Team
     from .suite import Bench
+    from .tables import Column
     from .workloads import Span
 
 Workload = Literal["new", "seen", "half", "zipf"]
@@ -64,13 +66,13 @@ class Stage:
     fill: int = 0  # items each filter holds before the first slice
 
 
-def part(name: str, *stages: Stage) -> Part:
+def part(name: str, *stages: Stage, columns: Sequence[Column] = FULL, pivot: str = "rate") -> Part:
     def measure(bench: Bench) -> Iterator[Row]:
         for number, stage in enumerate(stages):
             if bench.slices(*stage.repetitions):
                 yield from _measure(name, stage, bench, number)
 
-    return Part(name, measure, pivot="rate")
+    return Part(name, measure, columns, pivot)
 
 
 def table_of(case: Case) -> str:
@@ -110,7 +112,7 @@ def _measure(name: str, stage: Stage, bench: Bench, number: int) -> list[Row]:
         meter, size = Meter(client), (stage.capacity, stage.error_rate)
         plan = [(entry, Place(through, prefix, entry.name, *size)) for entry in entries]
         teams = stack.enter_context(assembled(plan))
-        _fill(teams, cases, min(stage.fill, 10 * bench.items or stage.fill))
+        _fill(teams, cases, min(stage.fill, 10 * bench.items or stage.fill), meter)
         order = random.Random(0)
         for turn in bench.slices(*stage.repetitions):
             for case in cases:
@@ -131,7 +133,7 @@ def _sized(case: Case, bench: Bench) -> Case:
     return replace(case, items=bench.count(0, 0, batch), batch=batch, full=False)
 
 
-def _fill(teams: Sequence[Team], cases: Sequence[Case], count: int) -> None:
+def _fill(teams: Sequence[Team], cases: Sequence[Case], count: int, meter: Meter) -> None:
     """Add what the slices take for seen, and what the filter is to hold."""
     asked = (span for case in cases for span in _spans(case, ""))
     spans = [("fill", count), (SEEN[0], max((n for tag, n in asked if tag == SEEN[0]), default=0))]
@@ -139,16 +141,14 @@ def _fill(teams: Sequence[Team], cases: Sequence[Case], count: int) -> None:
     filled = tuple(span for span in spans if span[1])
     for team in teams:
         if filled and "tasks" not in team.entry.operations and "ping" not in team.entry.name:
-            team.prepare([Timed("add_many", filled, 10_000)])
-            team.go()
+            team.run([Timed("add_many", filled, 10_000)], meter.start)
 
 
 def _slice(team: Team, case: Case, tag: str, meter: Meter) -> dict[str, float]:
     """Do a case once, with items of a tag; return what it came to."""
     spans = _spans(case, tag)
-    team.prepare([Timed(case.operation, spans, case.batch, case.tasks, case.fresh)])
-    meter.start()
-    (answer,) = team.go()
+    job = Timed(case.operation, spans, case.batch, case.tasks, case.fresh)
+    (answer,) = team.run([job], meter.start)
     items = sum(count for _, count in spans)
     cost = meter.stop(items)
     expected = sum(_expected(case, span) for span in spans)

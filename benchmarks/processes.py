@@ -63,19 +63,20 @@ class Team:
         self.entry = entry
         self._workers = workers
 
-    def prepare(self, jobs: Sequence[Any]) -> None:
-        """Give each process one job, and wait until all are ready; fewer jobs leave some idle."""
-        self._busy = self._workers[: len(jobs)]
-        for worker, job in zip(self._busy, jobs, strict=True):
-            worker.pipe.send(job)
-        for worker in self._busy:
-            worker.hear()
+    def run(self, jobs: Sequence[Any], on_start: Callable[[], None]) -> list[Any]:
+        """Give each process one job, and start them together; return their answers.
 
-    def go(self) -> list[Any]:
-        """Let them start together, and return their answers."""
-        for worker in self._busy:
+        Fewer jobs leave some idle.
+        """
+        busy = self._workers[: len(jobs)]
+        for worker, job in zip(busy, jobs, strict=True):
+            worker.pipe.send(job)
+        for worker in busy:
+            worker.hear()
+        on_start()
+        for worker in busy:
             worker.pipe.send("go")
-        return [worker.hear() for worker in self._busy]
+        return [worker.hear() for worker in busy]
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.place import connect
-from benchmarks.tables import FULL, Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from benchmarks.contenders import Entry
     from benchmarks.results import Row
+    from benchmarks.tables import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Bench:
 class Part(NamedTuple):
     name: str  # of its rows
     measure: Callable[[Bench], Iterable[Row]]
-    columns: Sequence[Column] = FULL
+    columns: Sequence[Column]
     pivot: str = ""  # the page has one table of this figure; empty: a table for each case
 
 

@@ -57,7 +57,6 @@ SUITE = Suite(
                 (8, 2),
                 round_trip_ms=0.5,
             ),
-        )._replace(
             columns=(
                 Column("items/s", "rate"),
                 Column("/ Lock + SADD", "rate", "lock-sadd", "spread"),

@@ -83,17 +83,12 @@ def dedup(bench: Bench) -> Iterable[Row]:
 
 
 def _write(path: Path, lines: int) -> int:
-    """Write the lines; return how many are different: half, each as likely to be anywhere."""
-    chosen, new, met = random.Random(0), lines // 2 + lines % 2, 0
-    distinct = items("dedup", new)
-    with path.open("w", encoding="ascii") as file:
-        for number in range(lines):
-            if not met or chosen.random() * (lines - number) < new - met:
-                file.write(distinct[met] + "\n")
-                met += 1
-            else:
-                file.write(distinct[chosen.randrange(met)] + "\n")
-    return met
+    """Write the lines, and return how many are different: half of them."""
+    distinct, chance = items("dedup", lines - lines // 2), random.Random(0)
+    text = distinct + chance.choices(distinct, k=lines // 2)
+    chance.shuffle(text)
+    path.write_text("\n".join([*text, ""]), "ascii")
+    return len(distinct)
 
 
 COLUMNS = (

@@ -121,9 +121,8 @@ def measure(bench: Bench) -> Iterable[Row]:
                     usual = 0.2 if clients == 1 or bench.items else 0.4 if bench.quick else 0.8
                     seconds = max(usual, ROUNDS * clients * hold / 1e3)
                     for entry in order.sample(able, len(able)):
-                        team.prepare([Contend(entry.name, seconds, hold / 1e3)] * clients)
-                        meter.start()
-                        found = figures(team.go())
+                        jobs = [Contend(entry.name, seconds, hold / 1e3)] * clients
+                        found = figures(team.run(jobs, meter.start))
                         cost = meter.stop(found["grants"] or 1)
                         table = f"{clients} client{'s' * (clients > 1)}, held {hold:g} ms"
                         row = Row.of("locks", table, entry, clients=clients, hold=hold)

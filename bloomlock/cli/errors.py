@@ -120,7 +120,7 @@ def sentence(message: str) -> str:
     >>> sentence("client must be a redis-py client or a URL that starts with redis://")
     '--url must be a URL that starts with redis://'
     """
-    message = message.replace(_LOST, "run the command again, or dedup with --recreate")
+    message = message.replace(_LOST, "run the command again")
     return re.sub("^(client|url) must be( a redis-py client or)?", "--url must be", message)
 
 

@@ -131,29 +131,19 @@ def discard(bloom: Any, lines: Sequence[bytes]) -> Answers:
 @click.option("--name", metavar="NAME", help="Share this filter; it is created if needed.")
 @click.option("--seen", is_flag=True, help="Write the lines seen before instead.")
 @click.option("-z", "--zero-terminated", is_flag=True, help="Lines end with NUL, not newline.")
-@click.option("--recreate", is_flag=True, help="Go on if the filter is cleared or deleted.")
 @options.creation_options
 def dedup_command(
-    files: tuple[str, ...],
-    *,
-    name: str | None,
-    seen: bool,
-    zero_terminated: bool,
-    recreate: bool,
-    **given: Any,
+    files: tuple[str, ...], *, name: str | None, seen: bool, zero_terminated: bool, **given: Any
 ) -> None:
     """Write each line of FILEs, or of standard input, that was never seen before."""
     files = files or (STDIN,)
     delimiter = b"\0" if zero_terminated else b"\n"
     lines = count_lines(files, delimiter)
     parameters = options.parameters_of(**given)
-    if name is not None:
-        policies = {"on_lost": "recreate"} if recreate else {}
-        opened: Any = options.create_or_open(name, parameters, lines, **policies)
-    elif recreate:
-        raise Failure("--recreate is about a filter on a server; give its --name")
+    if name is None:
+        opened: Any = _in_process(parameters, lines)
     else:
-        opened = _in_process(parameters, lines)
+        opened = options.create_or_open(name, parameters, lines)
     with opened as bloom:
         answer(add, bloom, files, write=not seen, delimiter=delimiter)
 

@@ -7,7 +7,6 @@ would lose the line for every process. So signals are noted, and raised between 
 from __future__ import annotations
 
 import errno
-import math
 import os
 import select
 import signal
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 STDIN = "-"
-BLOCK_BYTES = 8 * 1024 * 1024
+BLOCK_BYTES = 1024 * 1024
+LINE_BYTES = 32
+"""Of a usual line: so much is read for each line of the largest batch."""
 MAX_LINE_BYTES = 256 * 1024 * 1024
 FIRST_LINES = 512
 """A kill -9 between answer and output loses a batch on a server, so the first ones are small."""
@@ -31,16 +32,11 @@ _FILE_GONE = select.POLLERR | select.POLLHUP
 _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 0.1
 
-_SAMPLES = 256
-_SAMPLE_BYTES = 16 * 1024
-# Where lines are counted in samples: the sum of that many is hardly ever off by more.
-_MARGIN = 1.25
-
 
 def count_lines(names: Iterable[str], delimiter: bytes = b"\n") -> int | None:
     """Refuse a file that cannot be read; return how many lines all hold at most.
 
-    That is unknown if one is a pipe or the like. In a long file samples are counted.
+    That is unknown if one is a pipe or the like.
     """
     lines, is_known = 0, True
     for name in names:
@@ -55,14 +51,10 @@ def count_lines(names: Iterable[str], delimiter: bytes = b"\n") -> int | None:
             with _opened(name) as descriptor:
                 # Standard input may be a file of which another process has read a part.
                 start = os.lseek(descriptor, 0, os.SEEK_CUR)
-                size = max(0, os.fstat(descriptor).st_size - start)
-                step = max(_SAMPLE_BYTES, size // _SAMPLES)
-                found = sum(
-                    os.pread(descriptor, _SAMPLE_BYTES, place).count(delimiter)
-                    for place in range(start, start + size, step)
-                )
-                margin = _MARGIN if step > _SAMPLE_BYTES else 1
-                lines += min(size, math.ceil(margin * found * step / _SAMPLE_BYTES) + 1)
+                while block := os.read(descriptor, BLOCK_BYTES):
+                    lines += block.count(delimiter)
+                os.lseek(descriptor, start, os.SEEK_SET)
+                lines += 1
     return lines if is_known else None
 
 
@@ -107,7 +99,7 @@ def read_lines(
         # What the consumer of a batch raises is no error of the file, and does not come here.
         with _explained(name), _opened(name) as descriptor:
             rest = bytearray()
-            while block := _read_block(descriptor, guard):
+            while block := _read_block(descriptor, guard, most * LINE_BYTES):
                 rest += block
                 if delimiter in block:
                     *lines, last = bytes(rest).split(delimiter)
@@ -123,15 +115,15 @@ def read_lines(
                 yield [bytes(rest)]
 
 
-def _read_block(descriptor: int, guard: SignalGuard) -> bytes:
+def _read_block(descriptor: int, guard: SignalGuard, size: int) -> bytes:
     """Wait for bytes, and return what is there by then; empty at the end."""
     block = b""
-    while len(block) < BLOCK_BYTES:
+    while len(block) < size:
         if block and not select.select([descriptor], [], [], 0)[0]:
             break
         guard.wait_readable(descriptor)
         try:
-            more = os.read(descriptor, BLOCK_BYTES)
+            more = os.read(descriptor, size)
         except BlockingIOError:  # another process made the pipe non-blocking, and was faster
             continue
         if not more:

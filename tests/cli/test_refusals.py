@@ -35,7 +35,6 @@ WORDS = [
     ("filter impor", 2, "No such command 'impor'. Did you mean 'import'?"),
     ("filter info", 2, "Missing argument"),
     ("filter delete", 2, "Missing argument"),
-    ("dedup --recreate", 2, "--recreate is about a filter on a server"),
     ("dedup --window 60", 2, "--window needs --name"),
     ("dedup --native", 2, "--native needs --name"),
     ("dedup --url unix:///nowhere", 2, "--url needs --name"),
@@ -207,12 +206,11 @@ def test_a_newer_format(refuse, name, valkey, r):
     refuse(2, "stored in format 99", "dedup", "--name", name, given=b"a\n")
 
 
-def test_a_bitmap_that_is_gone(run, refuse, name, valkey, r):
+def test_a_bitmap_that_is_gone(refuse, name, valkey, r):
     BloomFilter(name, 1000, client=valkey).close()
     r.delete(f"bloomlock:{{{name}}}:bits")
     words = ("dedup", "--name", name, "--capacity", "1000")
     refuse(2, "has lost its bitmap", *words, given=b"a\n")
-    assert run(*words, "--recreate", given=b"a\n")[:2] == (0, b"a\n")
 
 
 @pytest.mark.parametrize("words", ["dedup --name n", "filter create n"])

@@ -17,7 +17,6 @@ from proxy import Proxy
 from servers import wait_until
 
 from bloomlock import BloomFilter
-from bloomlock.catalog import delete_filter
 
 LINES = [b"https://example.org/some/longer/path/%06d" % i for i in range(30_000)]
 FULL_PIPE = 60_000
@@ -232,22 +231,5 @@ def test_a_clear_meanwhile_stops_it_and_loses_nothing(start, valkey, name):
         # What is marked in the new generation has to be written.
         assert not bloom.exists("b") or output == b"b\n"
     assert error.startswith(f"bloomlock: filter '{name}' was cleared or replaced".encode())
-    assert error.endswith(b"or dedup with --recreate\n")
+    assert error.endswith(b"; run the command again\n")
     assert error.count(b"\n") == 1
-
-
-@pytest.mark.parametrize("how", ["clear", "delete"])
-def test_it_goes_on_with_a_new_filter_where_that_is_wanted(start, valkey, name, how):
-    process = start("dedup", "--name", name, "--recreate")
-    send(process, b"a\nb\na\n")
-    assert answer(process) == b"a\nb\n"
-    if how == "clear":
-        with BloomFilter.open(name, client=valkey) as bloom:
-            bloom.clear()
-    else:
-        delete_filter(name, client=valkey)
-    output, error = process.communicate(b"b\nc\nb\n", PATIENCE)
-    assert (process.returncode, output) == (0, b"b\nc\n")
-    assert error == (
-        f"bloomlock: filter '{name}' was cleared or lost; attaching to it anew\n".encode()
-    )
