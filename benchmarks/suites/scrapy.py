@@ -166,7 +166,7 @@ def delays(bench: Bench) -> Iterator[Row]:
         for processes, contenders in ((1, RATED[:2]), (4, RATED[1:2])):
             entries = bench.choose(contenders)
             told = f"{processes} process{'es' if processes > 1 else ''}"
-            rows = {entry: Row("delays", title, entry, told) for entry in entries}
+            rows = {entry: Row.of("delays", title, entry, told) for entry in entries}
             for _ in bench.slices(3, 1):
                 for entry in entries:
                     site.times.clear()
