@@ -25,7 +25,7 @@ _PARTS = ("crawl", "queue", "hosts", "later", "taken", "workers", "steps", "fail
 class Push(NamedTuple):
     """A request that goes to the server. Of what failed `host` is the error.
 
-    `entry` is its form in the queue; it is empty if the request stays in this process.
+    `entry` is its form in the queue, empty if the request stays in this process.
     """
 
     request: Request | None

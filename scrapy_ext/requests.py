@@ -52,7 +52,6 @@ class RequestCodec:
         self._on_pickled = on_pickled
 
     def encode(self, request: Request) -> bytes:
-        """Return the form of a request in the queue; UnserializableError if it has none."""
         try:
             fields = request.to_dict(spider=self._spider)
         except ValueError as error:
@@ -97,7 +96,7 @@ class RequestCodec:
 
 
 def from_pickle(data: bytes) -> bytes:
-    """Return the entry of a pickled dict, as scrapy-redis keeps requests."""
+    # scrapy-redis keeps requests as pickled dicts.
     return _PICKLE + data
 
 
@@ -126,10 +125,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
 
 
 def _tagged(value: Any) -> Any:
-    """Return a value for JSON; raise TypeError with the name of a type that has no form in it.
-
-    Types are compared exactly: a subclass would come back as another type.
-    """
+    # Types are compared exactly: a subclass would come back as another type.
     kind = type(value)
     if kind in _SIMPLE:
         return value

@@ -61,11 +61,7 @@ class Scheduler(BaseScheduler):
     exchange: Exchange
 
     def __init__(self, crawler: Crawler) -> None:
-        """Keep the crawler; its settings are read by `open`.
-
-        Args:
-            crawler: The crawler this scheduler serves.
-        """
+        """Keep the crawler; its settings are read by `open`."""
         self._crawler = crawler
         self._stats = engine.FilterStats(crawler)
         self._count = self._stats.count
@@ -92,9 +88,6 @@ class Scheduler(BaseScheduler):
 
     def open(self, spider: Spider) -> None:
         """Begin the crawl, join it, or go on with it.
-
-        Args:
-            spider: The spider.
 
         Raises:
             BloomlockError: A setting is not usable, the crawl is for another spider, or the server
@@ -129,7 +122,6 @@ class Scheduler(BaseScheduler):
         self.exchange.start()
 
     def _come_in(self, what: str) -> None:
-        """Make the first steps: queue what scrapy-redis has left, and what failed before."""
         self.exchange.now()
         moved = self._other_queue.take_all() if what != "joined" else ()
         failed = self._crawl.failed_before() if what == "begun" else ()
@@ -141,12 +133,8 @@ class Scheduler(BaseScheduler):
     def enqueue_request(self, request: Request) -> bool:
         """Take a request, to be tested, added and queued in the next round trip.
 
-        Args:
-            request: The request.
-
-        Returns:
-            False if it is known to be a duplicate. One that the server says to be a duplicate is
-            logged and counted when the answer comes, and `request_dropped` is sent then.
+        False if it is known to be a duplicate. One that the server says to be a duplicate is logged
+        and counted when the answer comes, and `request_dropped` is sent then.
         """
         self._count("bloomlock/checked")
         if self._pushes.is_known(request):
@@ -180,16 +168,12 @@ class Scheduler(BaseScheduler):
         return len(self) > 0 and not self._is_lost
 
     def __len__(self) -> int:
-        """Return how many requests wait, as far as is known; sends nothing."""
+        """Return how many requests wait, as far as is known."""
         here = len(self.exchange) + len(self._ready) + len(self._local)
         return self.exchange.answer.waiting + here
 
     def close(self, reason: str) -> Deferred[None]:
-        """Send what waits, put back what was not begun, and leave the crawl.
-
-        Args:
-            reason: Why the spider closed.
-        """
+        """Send what waits, put back what was not begun, and leave the crawl."""
         self._is_closing = True
         self._stats.stop()
         return deferred_from_coro(self._finish(reason))
@@ -213,22 +197,17 @@ class Scheduler(BaseScheduler):
         return are_kept
 
     def gave_item(self, page: Request) -> None:
-        """Note that a page gave an item, or that its callback kept what it found by itself."""
         if self._crawl.delivered is not None:
             self._gave.add(page)
 
     def log_duplicate(self, request: Request) -> None:
-        """Count and log a duplicate, as Scrapy's own filter does."""
         self._log.log(request, self._spider)
 
     def failed(self, request: Request, why: str) -> None:
-        """Keep a request that failed, as `next_request` returned it; it is not done."""
         self._pages.fail(request, why)
 
     def failed_entry(self, data: bytes, error: Exception) -> None:
         self.exchange.send(self._pushes.failed(data, error))
-
-    # What the signals say.
 
     def _raised(self, failure: Failure, response: Any) -> None:
         # Start items have no response.

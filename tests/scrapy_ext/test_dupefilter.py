@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     import redis
 
-# Without room for a mirror the last requests are known as they are.
-MEMORIES = [pytest.param(2**28, id="mirror"), pytest.param(0, id="last")]
-
 
 @pytest.fixture(autouse=True)
 def _asks_always(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,11 +100,9 @@ def test_a_page_is_one_round_trip(make: Any) -> None:
     assert asked.stat("checked") == 301
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
 def test_an_outage_hides_nothing_that_this_process_knows(
-    memory: int, make: Any, proxy: Proxy, r: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    make: Any, proxy: Proxy, r: redis.Redis
 ) -> None:
-    monkeypatch.setattr(guard, "MIRROR_BYTES", memory)
     other, asked = make(), make()
     other.ask("of another")
     assert asked.ask("of another", "own") == "sn"
@@ -158,17 +153,18 @@ def set_back(r: redis.Redis, saved: dict[bytes, bytes]) -> None:
         r.restore(key, 0, value, replace=True)
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
+# Without room for a mirror the last requests are known as they are.
+@pytest.mark.parametrize("mirror_bytes", [2**28, 0])
 @pytest.mark.parametrize("loss", [flush, evict, set_back, clear])
 def test_what_is_lost_is_given_back_and_what_is_cleared_is_not(
     loss: Any,
-    memory: int,
+    mirror_bytes: int,
     make: Any,
     proxy: Proxy,
     r: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guard, "MIRROR_BYTES", memory)
+    monkeypatch.setattr(guard, "MIRROR_BYTES", mirror_bytes)
     one, two = make(), make()
     one.ask("early")
     saved = {key: r.dump(key) for key in r.scan_iter()}
@@ -291,17 +287,8 @@ def test_a_discard_makes_a_request_new_also_after_an_outage(
     assert recorded(r, "a", "b", "c") == "sns"
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
-def test_by_chance(
-    memory: int,
-    make: Any,
-    proxy: Proxy,
-    r: redis.Redis,
-    seed: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_by_chance(make: Any, proxy: Proxy, r: redis.Redis, seed: int) -> None:
     """Checks, what others add, outages and losses: nothing new is dropped, nothing known passes."""
-    monkeypatch.setattr(guard, "MIRROR_BYTES", memory)
     chance = random.Random(seed)
     asked = make()
     other = BloomFilter.open(NAME, client=r)
