@@ -139,15 +139,24 @@ def test_hosts_take_turns_and_one_that_is_at_its_limit_is_passed_over(begin: Beg
     assert one.take(9, busy={"a": 2}) == ["a.b/0", "aa/0"]
 
 
-def test_a_delay_lies_between_two_requests_to_a_host_for_all_processes(begin: Begin) -> None:
+def test_a_delay_lies_between_two_requests_to_a_host_for_all_processes(
+    server: Any, begin: Begin
+) -> None:
     pace = {"limit": 2, "delay_ms": 3_600_000, "slots": {"fast": (2, 0)}}
     one, two = begin(pace), begin(pace)
     one.step("slow/1", "slow/2", "fast/1", "fast/2")
     answer = one.step(wanted=9)
     assert paths_of(answer) == ["fast/2", "slow/2", "fast/1"]
     assert answer.due_s is not None
-    assert 3500 < answer.due_s <= 3600
+    assert 3050 < answer.due_s <= 3150
     assert two.take() == []
+    # A host may be asked an eighth of its delay early, and keeps its times all the same.
+    (due,) = [score for host, score in server.zrange(one.crawl.keys[2], 0, -1, withscores=True)]
+    server.zadd(one.crawl.keys[2], {"slow": due - 3_140_000})
+    assert two.take() == []
+    server.zadd(one.crawl.keys[2], {"slow": due - 3_160_000})
+    assert two.take() == ["slow/1"]
+    assert server.zscore(one.crawl.keys[2], "slow") == due + 440_000
     # An empty host keeps its time.
     one.step("slow/3")
     assert two.take() == []
