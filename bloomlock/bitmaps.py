@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     Flags = npt.NDArray[np.bool_]
     Index = npt.NDArray[np.signedinteger[Any]]
     Rows = npt.NDArray[np.unsignedinteger[Any]]
-    Words = npt.NDArray[np.uint64]
 
 BITS_PER_SLICE = 2**16
 """Bits handled at a time: their positions are 512 KiB, half of a usual second-level cache."""
-
-_ROUNDS = 8
 
 
 def set_rows(bits: Bytes, rows: Rows) -> None:
@@ -38,32 +35,6 @@ def rows_missing(bits: Bytes, rows: Rows) -> Flags:
         index, masks = _split(rows[start:stop])
         missing[start:stop] = _any_of_row(bits.take(index) & masks == 0, stop - start)
     return missing
-
-
-def first_of_each(digests: Words) -> Flags:
-    """Return for each item whether none before it in the batch has the same digest."""
-    # Each item writes its number into a table at a place its digest gives; written from the last to
-    # the first, the first stays. Who finds another number there is a repeat if the digests agree,
-    # and else takes part in another round. Digests crafted to meet in the table are sorted in the
-    # end.
-    first = np.ones(len(digests), np.bool_)
-    # The low bits of the last word: the high bits of the first chose the shard.
-    table = np.empty(1 << (4 * len(digests)).bit_length(), np.int64)
-    slots = (digests[:, -1] & np.uint64(len(table) - 1)).view(np.int64)
-    items = np.arange(len(digests))
-    for _ in range(_ROUNDS):
-        table[slots[::-1]] = items[::-1]
-        winners = table.take(slots)
-        others = np.flatnonzero(winners != items)
-        if not others.size:
-            return first
-        items, slots, winners = items[others], slots[others], winners[others]
-        repeats = (digests[items] == digests[winners]).all(axis=1)
-        first[items[repeats]] = False
-        items, slots = items[~repeats], slots[~repeats]
-    first[items] = False
-    first[items[np.unique(digests[items], axis=0, return_index=True)[1]]] = True
-    return first
 
 
 def _slices(rows: Rows) -> list[tuple[int, int]]:

@@ -152,13 +152,6 @@ class IsCluster(NamedTuple):
     """Answered by whether keys lie on several servers, of which some may be down."""
 
 
-class Within(NamedTuple):
-    """Carry out a core inside a context manager; answered by its result."""
-
-    manager: Any
-    core: Generator[Any, Any, Any]
-
-
 class Call(NamedTuple):
     """Call a function that may wait for a disk; asyncio calls it in a thread of its own."""
 
@@ -170,16 +163,7 @@ NO_LIMIT, NOT_WAITING = Limit(None, []), Limit(None, [], waits=False)
 SHORTEST_GRACE_S = 0.002
 Asking: TypeAlias = Request | Pipeline | Transaction | Parallel
 Effect: TypeAlias = (
-    Pause
-    | Subscribe
-    | NextMessage
-    | Clock
-    | Behind
-    | FanOut
-    | Elsewhere
-    | IsCluster
-    | Within
-    | Call
+    Pause | Subscribe | NextMessage | Clock | Behind | FanOut | Elsewhere | IsCluster | Call
 )
 Step: TypeAlias = Asking | Limit | Effect
 Core: TypeAlias = Generator[Step, Any, T]

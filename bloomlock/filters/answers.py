@@ -7,7 +7,6 @@ it: then every answer came with the header of that view, except adds whose reply
 
 from __future__ import annotations
 
-from operator import not_
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.errors import CapacityError, PartialResultError
@@ -21,11 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bloomlock.effects import Core
-    from bloomlock.strategies import Strategy
-    from bloomlock.strategies.base import Answered
 
     from .batches import Route
-    from .generation import View
     from .near_cache import KeptAnswers
     from .state import FilterState
 
@@ -36,12 +32,10 @@ SAMPLE = 128
 
 
 def add(state: FilterState, item: Item) -> Core[bool]:
-    """Add one item; True if it is new."""
     return _answer_one(state, item, write=True)
 
 
 def exists(state: FilterState, item: Item) -> Core[bool]:
-    """Return whether an item was added (or, at the error rate, looks like it)."""
     return _answer_one(state, item, write=False)
 
 
@@ -54,12 +48,12 @@ def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
         return answer
     asked = state.ask_near(view) if state.caching is not None else None
     strategy = state.strategy_in(view)
-    segment = yield from strategy.one(view.shards, view.hasher, data, write=write)
+    segment = yield from strategy.one(view.shards, data, write=write)
     _, header, missing, error = segment
     if error is not None or missing is None or header != view.expected:
         if asked is not None:
             asked.near.doubt()
-        operation = Operation(state, Chunk([data]), write=write, strategy=strategy)
+        operation = Operation(state, Chunk([data], [0]), write=write, strategy=strategy)
         (answer,) = yield from operation.run(view, [([0], [segment])])
         return answer
     if asked is not None:
@@ -74,7 +68,6 @@ def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
 
 
 def add_many(state: FilterState, items: Iterable[Item], route: Route = "auto") -> Core[list[bool]]:
-    """Add many items; one answer for each, in order."""
     # What is added and never answered is lost to all, so adds end where the iterable fails.
     return _in_chunks(state, items, route, write=True)
 
@@ -82,7 +75,6 @@ def add_many(state: FilterState, items: Iterable[Item], route: Route = "auto") -
 def exists_many(
     state: FilterState, items: Iterable[Item], route: Route = "auto"
 ) -> Core[list[bool]]:
-    """Test many items; one answer for each, in order."""
     return _in_chunks(state, items, route, write=False)
 
 
@@ -102,7 +94,6 @@ def _in_chunks(
 
 
 def update(state: FilterState, items: Iterable[Item], route: Route = "auto") -> Core[None]:
-    """Add many items without asking which of them are new."""
     stream = chunks(state, items, route, finish=True)
     added = 0
     yield from state.current()
@@ -158,21 +149,20 @@ def _answer(
     write: bool,
     answers: bool = True,
 ) -> Core[list[bool]]:
-    """Answer a chunk of items in order; `first` is the index of its first, for messages."""
     encoded = encode_items(items, first)
     view = yield from state.current()
     # An update has no answers, so an item of a generation that is over would be lost unnoticed.
     asked = state.ask_near(view) if answers else None
-    chunk = Chunk(encoded)
     missed: Sequence[int] = range(len(items))
     try:
         if asked is not None:
             missed = _look_up(asked.near, keys_of(items))
-            chunk.leave_out_kept(missed)
             if not missed:
                 return [not write] * len(items)
-        strategy = choose(state, view, chunk, route, write=write, answers=answers)
-        results = yield from _ask(state, view, chunk, strategy, write=write, answers=answers)
+        chunk = Chunk(encoded, missed)
+        strategy = choose(state, view, len(chunk.items), route, write=write, answers=answers)
+        operation = Operation(state, chunk, write=write, answers=answers, strategy=strategy)
+        results = yield from operation.run(view)
     except BaseException as error:
         if state.near is not None and not isinstance(error, CapacityError):
             state.near.doubt()
@@ -195,42 +185,3 @@ def _look_up(near: KeptAnswers, keys: Sequence[Any]) -> Sequence[int]:
     if len(keys) > SAMPLE and len(near.missed(keys[:SAMPLE])) == SAMPLE:
         return range(len(keys))
     return near.missed(keys)
-
-
-def _ask(
-    state: FilterState,
-    view: View,
-    chunk: Chunk,
-    strategy: Strategy,
-    *,
-    write: bool,
-    answers: bool,
-) -> Core[list[bool]]:
-    count, fill, answered = len(chunk.items), state.fill, None
-    is_careful = write and fill.refuse and (fill.refusing or count > fill.until_look)
-    if not (view.discards or is_careful):
-        # What Operation does, without its costs where all is as expected.
-        answered = yield from strategy.ask(view.shards, view.hasher, chunk.items, write=write)
-        found = _read_few(view, answered, count, write=write)
-        if found is not None:
-            if write and fill.due(sum(found) if strategy.has_answers else count):
-                yield from fill.look_after_add(view)
-            return chunk.spread(found, write=write)
-    operation = Operation(state, chunk, write=write, answers=answers, strategy=strategy)
-    return (yield from operation.run(view, answered))
-
-
-def _read_few(view: View, answered: Answered, count: int, *, write: bool) -> list[bool] | None:
-    """Return the answers to few items; None if an Operation has to look at them."""
-    results = [False] * count
-    for indices, segments in answered:
-        answers: list[bool] = []
-        for _, header, missing, error in segments:
-            if error is not None or not isinstance(missing, list) or header != view.header:
-                return None
-            answers += missing if write else map(not_, missing)
-        if len(answers) == count:
-            return answers
-        for index, answer in zip(indices, answers, strict=True):
-            results[index] = answer
-    return results

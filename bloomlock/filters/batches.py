@@ -1,12 +1,7 @@
 """In what chunks a batch goes, which strategy takes it, and which items of it are asked for.
 
-`route=` names the strategy of a batch:
-
-    items   the filter's own: for "atomic" the bits of each item by BITFIELDs
-    bitmap  the bits of all items as one bitmap (strategies/bitmap.py)
-
-"auto" is the bitmap where that takes less time (see routes.py) and the server is done with each
-command in about 10 ms. Else items.
+`route="items"` is the filter's own strategy, "bitmap" sends the bits of all items as one bitmap.
+"auto" is the bitmap where that takes less time and the server is done with it in about 10 ms.
 """
 
 from __future__ import annotations
@@ -28,7 +23,6 @@ from bloomlock.hashing import FEW_OFFSETS, check_items, pick
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
 
-from .routes import bitmap_is_quicker
 from .support import BITMAP, SUPPORT, check_support
 
 if TYPE_CHECKING:
@@ -45,15 +39,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 logger = logging.getLogger("bloomlock")
 
-REPEATS_SAMPLE = 1024
-"""Items of a batch among which repeats are counted before its route is chosen."""
+BIT_S, SHARD_S, BYTE_S = 0.57e-6, 0.0005, 0.5e-9
+"""Seconds that a bit takes longer by items than in a bitmap; of the bitmap of one shard, whatever
+its size; of one byte of it. With the atomic strategy, where client and server share a machine."""
 
 Route = Literal["auto", "items", "bitmap"]
 ROUTES = get_args(Route)
 
 
 def check_batch_size(batch_size: object) -> None:
-    """Raise ConfigurationError if it is no number of items."""
     if batch_size is not None and (
         isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
     ):
@@ -73,11 +67,7 @@ def chunks(
     """Return the items of a batch, a chunk at a time; the iterable is read no further than that.
 
     `finish`: the items before the place where the iterable raises are returned first; else those
-    not returned by then are dropped. `batch_size`: items of a chunk at most.
-
-    Raises:
-        TypeError: If `items` is one item and not many.
-        ConfigurationError: If the route or the batch size is not possible.
+    not returned by then are dropped.
     """
     check_items(items)
     if not isinstance(route, str) or route not in ROUTES:
@@ -129,66 +119,37 @@ def take_chunks(
 
 
 class Chunk:
-    """Which of the items of a call are asked for, and where the answers to these stand.
+    """Which of the items of a call are asked for, each once, and where the answers to these stand.
+
+    A page links to itself a hundred times, and each time would cost as much as the first.
 
     Args:
         encoded: All items.
+        missed: Where those stand whose answers are not known.
 
     Attributes:
-        size: The number of all items.
         items: Those that are asked for.
         at: Where each of these stands among all. What stands nowhere there was kept or is a repeat.
-        is_each_once: Whether repeats are left out.
     """
 
-    def __init__(self, encoded: Sequence[bytes]) -> None:
-        self.size = len(encoded)
-        self._encoded = encoded
+    def __init__(self, encoded: Sequence[bytes], missed: Sequence[int]) -> None:
+        self._size, self.at = len(encoded), missed
         self._repeats: list[tuple[int, int]] = []
-        self.is_each_once = False
-        self.items = encoded
-        self.at: Sequence[int] = range(len(encoded))
-
-    def leave_out_kept(self, missed: Sequence[int]) -> None:
-        """Ask only for the items that stand at `missed`: the answers to the others are known."""
-        if len(missed) < len(self._encoded):
-            self.items, self.at = pick(self._encoded, missed), missed
-
-    def leave_out_repeats(self) -> None:
-        """Ask for each item once.
-
-        A page links to itself a hundred times, and each time would cost as much as the first.
-        """
-        self.is_each_once = True
-        different = list(dict.fromkeys(self.items))
-        if len(different) == len(self.at):
-            self.items = different
-            return
-        first: dict[bytes, int] = {}
-        for index, item in zip(self.at, self.items, strict=True):
-            earlier = first.setdefault(item, index)
-            if earlier != index:
-                self._repeats.append((index, earlier))
-        self.items, self.at = different, list(first.values())
-
-    def take_back(self) -> int:
-        """Ask for the items that were kept as well, behind the others; return how many."""
-        if isinstance(self.at, range):
-            return 0
-        known = {*self.at, *(index for index, _ in self._repeats)}
-        kept = [index for index in range(len(self._encoded)) if index not in known]
-        before = len(self.items)
-        if kept:
-            self.items, self.at = [*self.items, *pick(self._encoded, kept)], [*self.at, *kept]
-            if self.is_each_once:
-                self.leave_out_repeats()
-        return len(self.items) - before
+        some = encoded if len(missed) == len(encoded) else pick(encoded, missed)
+        self.items = list(dict.fromkeys(some))
+        if len(self.items) < len(some):
+            first: dict[bytes, int] = {}
+            for index, item in zip(missed, some, strict=True):
+                earlier = first.setdefault(item, index)
+                if earlier != index:
+                    self._repeats.append((index, earlier))
+            self.at = list(first.values())
 
     def spread(self, results: Sequence[int], *, write: bool) -> list[Any]:
         """Return the results of all items; what was kept is seen, of repeats the first is new."""
-        if isinstance(self.at, range):
+        if len(self.at) == self._size:
             return list(results)
-        spread: list[Any] = [not write] * len(self._encoded)
+        spread: list[Any] = [not write] * self._size
         for index, result in zip(self.at, results, strict=True):
             spread[index] = result
         for index, first in self._repeats:
@@ -198,35 +159,15 @@ class Chunk:
 
 
 def choose(
-    state: FilterState, view: View, chunk: Chunk, route: Route, *, write: bool, answers: bool
-) -> Strategy:
-    """Return what sends a chunk to the server, whose repeats are left out where they cost more.
-
-    How many of the items are different is counted among the first.
-    """
-    # Of an item whose reply is lost only the first occurrence may count as new.
-    may_repeat = state.on_unknown != "new"
-    count = len(chunk.items)
-    if not (state.strategy.has_free_repeats and may_repeat):
-        if count <= REPEATS_SAMPLE:
-            chunk.leave_out_repeats()
-            count = len(chunk.items)
-        else:
-            count = count * len(set(chunk.items[:REPEATS_SAMPLE])) // REPEATS_SAMPLE
-    strategy = _choose(state, view, count, route, write=write, answers=answers)
-    if not (strategy.has_free_repeats and may_repeat) and not chunk.is_each_once:
-        chunk.leave_out_repeats()
-    return strategy
-
-
-def _choose(
     state: FilterState, view: View, count: int, route: Route, *, write: bool, answers: bool
 ) -> Strategy:
-    others, own = state.for_batches, state.strategy
-    if route == "items" or view.descriptor.slices or not _has_routes(own):
-        return own
+    """Return what sends so many items to the server."""
+    own = state.strategy
     exact = answers or not write
-    by_bitmap = others.bitmap if exact else others.merge
+    by_bitmap = state.bitmap if exact else state.merge
+    is_fixed = route == "items" or view.descriptor.slices or not _has_routes(own)
+    if is_fixed or by_bitmap.is_forbidden:
+        return own
     if route == "auto":
         bits = count * view.descriptor.size.num_hashes
         # Another route begins far beyond these.
@@ -235,15 +176,16 @@ def _choose(
         # Of n items in S shards some shards have none.
         shards = min(len(view.shards), count)
         image_bytes = view.image_bytes * (write + exact) * shards / len(view.shards)
-        quicker = is_quick(view.shards[0], exact=exact) and bitmap_is_quicker(
-            bits, shards, image_bytes
-        )
-        route = "bitmap" if quicker else "items"
-        state.route = route if not by_bitmap.is_forbidden else "items"
-        logger.debug("filter %r: %d items go by %s", state.keys.name, count, state.route)
-    if route == "bitmap" and not by_bitmap.is_forbidden:
-        return by_bitmap
-    return own
+        is_quicker = bitmap_is_quicker(bits, shards, image_bytes)
+        is_quicker &= is_quick(view.shards[0], exact=exact)
+        state.route = route = "bitmap" if is_quicker else "items"
+        logger.debug("filter %r: %d items go by %s", state.keys.name, count, route)
+    return by_bitmap if route == "bitmap" else own
+
+
+def bitmap_is_quicker(bits: int, shards: float, image_bytes: float) -> bool:
+    """Return whether a batch takes less time by bitmap; bytes are those of both directions."""
+    return bits * BIT_S > shards * SHARD_S + image_bytes * BYTE_S
 
 
 def _has_routes(strategy: Strategy) -> bool:
@@ -309,7 +251,6 @@ def added_elsewhere(cause: Exception | None = None) -> ConnectionLost:
 def outcome_unknown(
     name: str, count: int, cause: Exception, *, repeated: bool = False
 ) -> OutcomeUnknownError:
-    """Return the error for an add without a reply; `repeated` is one that may be without harm."""
     what = "an item was" if count == 1 else f"{count} items were"
     what = f"{what} added to filter {name!r}"
     if isinstance(cause, _AddedElsewhereError):

@@ -1,16 +1,7 @@
 """Concurrent single calls on one asyncio filter go out together.
 
 A call that finds the filter idle is carried out at once, by its own task. Calls that come while one
-is under way wait; when it is answered all that wait go out as one batch. No timer is involved.
-
-A batch is carried out by a task of its own, so nothing depends on one caller's life. A caller that
-is cancelled while it waits is taken out, and its item is never sent; one whose call is under way
-gives up its answer and no other caller's.
-
-With the lock strategy every call is carried out by that task, and to its end: what is cut off
-half-way leaves a lock behind, and all other clients would wait until its lease is over. With the
-locks of a factory each call goes alone: these are taken one after the other in a batch, and side by
-side by calls of their own.
+is under way wait for it, and go out as one batch, by a task of its own. No timer is involved.
 """
 
 from __future__ import annotations
@@ -54,10 +45,8 @@ Calls: TypeAlias = dict[asyncio.Future[bool], Call]
 class CallBatch:
     """A batch of calls, answered as if they were carried out one after the other.
 
-    Attributes:
-        outcomes: For each call its answer or its error; None: nothing is known to have been sent
-            for it, it has to be carried out again. Of a batch that ran to its end at least
-            one call has an outcome.
+    `outcomes` has for each call its answer or its error; None: nothing is known to have been sent
+    for it, it has to be carried out again. Of a batch that ran to its end one has an outcome.
     """
 
     def __init__(self, state: FilterState, calls: Sequence[Call]) -> None:
@@ -90,7 +79,6 @@ class CallBatch:
                 self.outcomes[index] = True
 
     def fail(self, error: Exception) -> None:
-        """Settle all calls of a batch that could not be begun."""
         self._settle(range(len(self._calls)), error)
 
     def give_up(self) -> None:
@@ -169,18 +157,14 @@ class CallBatch:
 
 
 class Coalescer:
-    """The single calls of one filter on one event loop.
-
-    Attributes:
-        loop: The event loop that was running when it was made.
-    """
+    """The single calls of one filter on one event loop."""
 
     def __init__(self, state: FilterState, run: Callable[[Core[Any]], Awaitable[Any]]) -> None:
         self.loop = asyncio.get_running_loop()
         self._state = state
         self._run = run
+        # What is cut off half-way leaves a lock behind, and all others would wait for its lease.
         self._locks = state.strategy.is_exclusive
-        self._apart = not state.strategy.may_share_calls
         # Whether a call or a batch is under way, or about to be.
         self._busy = False
         self._closed = False
@@ -189,12 +173,8 @@ class Coalescer:
         self._task: asyncio.Task[None] | None = None
 
     async def call(self, item: str | bytes, *, write: bool) -> bool:
-        """Add an item (True: new) or ask for it (True: seen)."""
         step = answers.add if write else answers.exists
         answer: bool
-        if self._apart:
-            answer = await self._run(step(self._state, item))
-            return answer
         if not self._busy and not self._locks:
             self._busy = True
             try:
@@ -216,7 +196,6 @@ class Coalescer:
             raise
 
     def close(self) -> None:
-        """Send nothing more; calls that wait raise BloomlockError."""
         self._closed = True
         waiting, self._waiting = self._waiting, {}
         for future in waiting:
@@ -229,7 +208,6 @@ class Coalescer:
                 )
 
     def _leave(self, future: asyncio.Future[bool]) -> None:
-        """Take out a call whose caller is gone."""
         if future.done() and not future.cancelled():
             # Answered at the same moment; asyncio logs errors that are not looked at.
             future.exception()

@@ -16,8 +16,8 @@ from bloomlock.errors import OutcomeUnknownError, PartialResultError, batch_erro
 from bloomlock.hashing import check_items, encode_item, encode_items, pick
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import answer_of
-from bloomlock.strategies.sliced import DISCARD as OPERATION
-from bloomlock.strategies.sliced import ask_shard
+from bloomlock.strategies.script import DISCARD as OPERATION
+from bloomlock.strategies.script import ask_shard
 
 from .answers import exists_many
 from .batches import before_adding, fail_after

@@ -6,7 +6,6 @@ The bits of a Bloom filter are spread evenly, so a part of the bitmap gives the 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +19,7 @@ from bloomlock.keys import discards_key, native_key
 from bloomlock.parallel import in_parallel
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.sizing import (
+    FIRST_BIT,
     FIRST_BYTE,
     error_rate_at_fill,
     estimate_count,
@@ -27,7 +27,7 @@ from bloomlock.sizing import (
     whole_collisions,
 )
 from bloomlock.slice_sizes import compound_error_rate
-from bloomlock.slices import live_slices
+from bloomlock.slices import Slice, live_slices
 from bloomlock.strategies.base import (
     header_command,
     header_from_bytes,
@@ -36,11 +36,10 @@ from bloomlock.strategies.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
-    from bloomlock.slices import Slice
     from bloomlock.strategies import Shard
 
     from .generation import View
@@ -60,6 +59,7 @@ SHARES = 64
 FRESH_SECONDS = 1.0
 """How long a client goes by one look; others may have filled the filter since."""
 
+SHARDS_AT_A_LOOK = 64
 MOST_DEVIATION = 0.01
 """Part of the capacity by which an estimate near the capacity may be wrong, if more shards would
 make it better."""
@@ -69,11 +69,8 @@ class Counted(NamedTuple):
     """How full a filter is.
 
     Attributes:
-        items: Distinct items, estimated or known.
-        bits_set: Bits that are 1, counted or expected.
         error_rate: The false-positive rate, where it does not follow from the bits that are 1.
         fullest: With a window, items of a filter whose slices are all as full as the fullest.
-        discarded: Items that have a tombstone.
         num_bits: Bits of all slices of a filter that grows; 0: as the descriptor says.
         slices: The most that a shard of a filter that grows has.
     """
@@ -88,46 +85,14 @@ class Counted(NamedTuple):
 
 
 def count_bitmaps(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
-    """Count the items of shards that are a bitmap each; None if one changed in between."""
-    size = descriptor.size
-    length = (size.shard_bits + 7) // 8
-    most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // length)
-    counts = yield from in_parallel([_count_bits(shard, length) for shard in shards], most)
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts):
-        return None
-    total, discarded = (sum(column) for column in zip(*known, strict=True))
-    items = estimate_count(total, size.num_bits, size.num_hashes)
-    # An item with a tombstone has its bits still.
-    return Counted(max(0, round(items) - discarded), total, discarded=discarded)
+    """Count the items of shards in all slices that count; an item in two of them counts twice.
 
-
-def _count_bits(
-    shard: Shard, length: int, first: int = FIRST_BYTE, cardinality: str = "SCARD"
-) -> Core[tuple[int, int] | None]:
-    """Return how many bits are set, and how many items have a tombstone."""
-    total, key, discarded, end = 0, shard.key, 0, first + length
-    commands = [
-        encode_command("BITCOUNT", key, start, min(start + COUNTED_BYTES_PER_COMMAND, end) - 1)
-        for start in range(first, end, COUNTED_BYTES_PER_COMMAND)
-    ]
-    after = encode_command(cardinality, discards_key(key)), header_command(key)
-    for trip in range(0, len(commands), COMMANDS_PER_TRIP):
-        some = commands[trip : trip + COMMANDS_PER_TRIP]
-        *counts, members, start = yield from ask(key, *some, *after)
-        if plain_header(start) != shard.header:
-            return None
-        total += sum(counts)
-        # The sentinel is none; a set that is left of another generation says nothing.
-        discarded = max(0, members - 1) if has_discards(header_from_bytes(start)) else 0
-    return total, discarded
-
-
-def count_slices(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
-    """Count the items of shards in all slices that count; an item in two of them counts twice."""
-    found = yield from in_parallel([_count_bits_of_slices(descriptor, shard) for shard in shards])
+    None if a shard has changed in between.
+    """
+    most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // descriptor.shard_bytes())
+    found = yield from in_parallel([_count_shard(descriptor, shard) for shard in shards], most)
     items = rate = fullest = 0.0
-    bits_set = num_bits = most = discarded = 0
+    bits_set = num_bits = slices = discarded = 0
     for counted in found:
         if counted is None:
             return None
@@ -141,26 +106,31 @@ def count_slices(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counte
             items, fullest = items + held, max(fullest, held)
             bits_set, num_bits = bits_set + bits, num_bits + part.bits
         rate += compound_error_rate(rates) / len(shards)
-        most, discarded = max(most, len(counts)), discarded + dead
+        slices, discarded = max(slices, len(counts)), discarded + dead
+    # An item with a tombstone has its bits still.
     left = max(0, round(items) - discarded)
     if (window := descriptor.window) is not None:
         most_items = round(fullest * len(shards) * window.slices)
         return Counted(left, bits_set, rate, most_items, discarded)
-    return Counted(left, bits_set, rate, num_bits=num_bits, discarded=discarded, slices=most)
+    known = rate if descriptor.growth else None
+    return Counted(left, bits_set, known, num_bits=num_bits, discarded=discarded, slices=slices)
 
 
-def _count_bits_of_slices(
+def _count_shard(
     descriptor: Descriptor, shard: Shard
 ) -> Core[tuple[list[tuple[Slice, int]], int] | None]:
-    """Return the slices that count with their bits that are set, and the tombstones."""
-    start, time = yield from ask(shard.key, start_command(shard.key), encode_command("TIME"))
-    if len(start) < FIRST_BYTE or plain_header(start[:HEADER_BYTES]) != shard.header:
-        return None
-    now_us = int(time[0]) * 10**6 + int(time[1])
-    cardinality = "ZCARD" if descriptor.window else "SCARD"
+    """Return the slices that count with their bits that are set, and the number of tombstones."""
+    size = descriptor.size
+    parts: Sequence[Slice] = [Slice(FIRST_BIT, size.shard_bits, size.num_hashes, 0.0, 0, 0)]
+    if descriptor.slices:
+        start, time = yield from ask(shard.key, start_command(shard.key), encode_command("TIME"))
+        if len(start) < FIRST_BYTE or plain_header(start[:HEADER_BYTES]) != shard.header:
+            return None
+        now_us = int(time[0]) * 10**6 + int(time[1])
+        parts = live_slices(descriptor.slices, descriptor.epoch_us, start, now_us)
     counts, discarded = [], 0
-    for part in live_slices(descriptor.slices, descriptor.epoch_us, start, now_us):
-        found = yield from _count_bits(shard, part.size, part.first_byte, cardinality)
+    for part in parts:
+        found = yield from _count_bits(descriptor, shard, part)
         if found is None:
             return None
         bits, discarded = found
@@ -168,8 +138,26 @@ def _count_bits_of_slices(
     return counts, discarded
 
 
+def _count_bits(descriptor: Descriptor, shard: Shard, part: Slice) -> Core[tuple[int, int] | None]:
+    total, key, discarded, end = 0, shard.key, 0, part.end_byte
+    commands = [
+        encode_command("BITCOUNT", key, start, min(start + COUNTED_BYTES_PER_COMMAND, end) - 1)
+        for start in range(part.first_byte, end, COUNTED_BYTES_PER_COMMAND)
+    ]
+    cardinality = "ZCARD" if descriptor.window else "SCARD"
+    after = encode_command(cardinality, discards_key(key)), header_command(key)
+    for trip in range(0, len(commands), COMMANDS_PER_TRIP):
+        some = commands[trip : trip + COMMANDS_PER_TRIP]
+        *counts, members, start = yield from ask(key, *some, *after)
+        if plain_header(start) != shard.header:
+            return None
+        total += sum(counts)
+        # The sentinel is none; a set that is left of another generation says nothing.
+        discarded = max(0, members - 1) if has_discards(header_from_bytes(start)) else 0
+    return total, discarded
+
+
 def count_servers_own(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
-    """Return how many items the server has counted itself."""
     counts = yield from in_parallel([_count_own(shard) for shard in shards])
     if None in counts:
         return None
@@ -194,12 +182,8 @@ class FillWatch(LockOwner):
 
     Where full filters refuse items, each client may add a share of what was free when it looked
     last, and looks again then. While no more clients add than there are shares, they do not pass
-    the capacity together, apart from what is added between the looks of two clients.
-
-    Args:
-        name: The filter's name, for messages.
-        refuse: Whether adds are refused once the filter is full.
-        clock: Seconds; None: no other client adds, so what was seen once stays true.
+    the capacity together, apart from what is added between the looks of two clients. Without a
+    clock no other client adds, so what was seen once stays true.
     """
 
     def __init__(
@@ -223,14 +207,12 @@ class FillWatch(LockOwner):
         return 0 if self._is_stale() else max(0, self._until_look)
 
     def why_refusing(self, descriptor: Descriptor) -> str:
-        """Return why a full filter refuses new items, as part of a sentence."""
         return (
             f"it holds its capacity of {descriptor.capacity} items, and "
             'on_full="raise" refuses new ones; rebuild() makes room, and so does on_full="grow"'
         )
 
     def start(self, view: View) -> Core[None]:
-        """Forget what was known and look once."""
         self._said = 0.0
         yield from self.look(view)
 
@@ -259,11 +241,7 @@ class FillWatch(LockOwner):
             logger.debug("looking at the fill of %r failed: %s", self._name, error)
 
     def look(self, view: View) -> Core[None]:
-        """Estimate the fill from parts of the bitmap. Cost: one round trip for each shard counted.
-
-        One shard is enough where it holds ten thousand items, all are counted where each holds a
-        few; see `counting`.
-        """
+        """Estimate the fill from parts of the bitmap. Cost: one round trip, two with a window."""
         now, descriptor, shards = self._now(), view.descriptor, view.shards
         if view.kind.is_counted:
             counted = yield from view.kind.count(descriptor, shards)
@@ -289,39 +267,43 @@ class FillWatch(LockOwner):
             self._stale_at = now + FRESH_SECONDS
 
     def _count_parts(self, view: View) -> Core[None]:
-        now = self._now()
-        counting = self.counting(view.descriptor)
-        part = next(counting)
-        with contextlib.suppress(StopIteration):
-            while True:
-                key = view.shards[part.shard].key
-                last = part.first + SAMPLE_BYTES - 1
-                bits, start = yield from ask(
-                    key, encode_command("BITCOUNT", key, part.first, last), header_command(key)
-                )
-                if plain_header(start) != view.header:
-                    self._until_look = 1
-                    return
-                part = counting.send(bits)
-        self._stale_at = now + FRESH_SECONDS
+        now, asked = self._now(), []
+        for number, first in self.parts(view.descriptor):
+            key, last = view.shards[number].key, first + SAMPLE_BYTES - 1
+            asked.append(
+                ask(key, encode_command("BITCOUNT", key, first, last), header_command(key))
+            )
+        found = yield from in_parallel(asked)
+        if any(plain_header(start) != view.header for _, start in found):
+            self._until_look = 1
+        else:
+            self.judge(view.descriptor, [bits for bits, _ in found])
+            self._stale_at = now + FRESH_SECONDS
 
-    def counting(self, descriptor: Descriptor) -> Generator[Part, int, None]:
-        """Yield parts to be counted, get the bits set in each, and draw the conclusions."""
-        size = descriptor.size
-        parts = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES)
-        sampled = min(SAMPLE_BYTES * 8, size.shard_bits)
-        items = 0.0
-        for counted in range(1, size.shards + 1):
-            self._samples += 1
-            first = FIRST_BYTE + (self._samples * 7919 % parts) * SAMPLE_BYTES
-            bits = yield Part(self._samples % size.shards, first)
-            filled = bits / sampled * size.shard_bits
-            items += estimate_count(filled, size.shard_bits, size.num_hashes)
-            count = items * size.shards / counted
-            deviation = _deviation(descriptor, counted, sampled)
-            exact_enough = deviation <= MOST_DEVIATION * descriptor.capacity
-            if exact_enough or count + 4 * deviation < descriptor.capacity / 2:
-                break
+    def parts(self, descriptor: Descriptor) -> list[tuple[int, int]]:
+        """Return the shards of which SAMPLE_BYTES are counted at this look, and from which byte on.
+
+        One is enough where it holds ten thousand items.
+        """
+        size, most = descriptor.size, min(descriptor.size.shards, SHARDS_AT_A_LOOK)
+        bound = MOST_DEVIATION * descriptor.capacity
+        count = next((n for n in range(1, most) if _deviation(descriptor, n) <= bound), most)
+        pieces = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES)
+        self._samples += count
+        return [
+            (number % size.shards, FIRST_BYTE + number * 7919 % pieces * SAMPLE_BYTES)
+            for number in range(self._samples - count, self._samples)
+        ]
+
+    def judge(self, descriptor: Descriptor, counts: Sequence[int]) -> None:
+        size, parts = descriptor.size, len(counts)
+        items = sum(
+            estimate_count(
+                bits / _sampled(descriptor) * size.shard_bits, size.shard_bits, size.num_hashes
+            )
+            for bits in counts
+        )
+        count, deviation = items * size.shards / parts, _deviation(descriptor, parts)
         self._judge(descriptor.capacity, count, deviation)
 
     def _judge(
@@ -358,21 +340,18 @@ class FillWatch(LockOwner):
             )
 
 
-class Part(NamedTuple):
-    """SAMPLE_BYTES of a shard's bitmap, or all of it, from a byte of its string on."""
-
-    shard: int
-    first: int
+def _sampled(descriptor: Descriptor) -> int:
+    return min(SAMPLE_BYTES * 8, descriptor.size.shard_bits)
 
 
-def _deviation(descriptor: Descriptor, counted: int, sampled: int) -> float:
-    """Return the deviation of an estimate from `sampled` bits of each of `counted` shards.
+def _deviation(descriptor: Descriptor, counted: int) -> float:
+    """Return the deviation of an estimate from a part of each of `counted` shards.
 
     Two independent parts: how the items of these shards set bits, and how many of all items the
     hash sends to these shards, which is binomial.
     """
     size, shards = descriptor.size, descriptor.size.shards
-    capacity = descriptor.capacity
+    capacity, sampled = descriptor.capacity, _sampled(descriptor)
     within = estimate_deviation(
         capacity * counted / shards, size.shard_bits * counted, size.num_hashes, sampled * counted
     )

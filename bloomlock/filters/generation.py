@@ -1,7 +1,7 @@
-"""One generation of a filter as an object sees it.
+"""One generation of a filter as an object sees it, and how its kind of shards is kept and counted.
 
-It is replaced as a whole, so an operation that took one at its start is not confused by a clear in
-another thread.
+A view is replaced as a whole, so an operation that took one at its start is not confused by a clear
+in another thread.
 """
 
 from __future__ import annotations
@@ -10,19 +10,69 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bloomlock.descriptor import DISCARDED, GENERATION_BITS
+from bloomlock.commands import encode_command
+from bloomlock.descriptor import DISCARDED, GENERATION_BITS, HEADER_BYTES, generation_of
+from bloomlock.keys import native_key
+from bloomlock.native import EXPANSION
+from bloomlock.sizing import shard_capacity
 from bloomlock.slices import SliceState
 from bloomlock.strategies import Shard
 from bloomlock.strategies.bitmap import image_bytes
 
-from .kinds import kind_of
+from .fill import Counted, count_bitmaps, count_servers_own
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from bloomlock.descriptor import Descriptor
+    from bloomlock.effects import Core
     from bloomlock.hashing import Hasher
     from bloomlock.keys import FilterKeys
 
-    from .kinds import Kind
+
+@dataclass(frozen=True)
+class Kind:
+    """What the shards of a filter are: a header and bitmaps in one string.
+
+    A filter that the server has itself (BF.*) is a key of its own beside a string of the header
+    alone. It carries the generation, and is reserved before the string with the header is there.
+
+    Attributes:
+        count: Counts the items; its result is None if the filter changed meanwhile.
+        is_counted: Whether the server has the filter itself, and keeps count of its items.
+        is_sorted: Whether the set of tombstones is sorted, by epochs.
+    """
+
+    count: Callable[[Descriptor, Sequence[Shard]], Core[Counted | None]]
+    is_counted: bool = False
+    is_sorted: bool = False
+
+    def keys(self, key: str, header: int) -> tuple[str, ...]:
+        return (native_key(key, generation_of(header)),) if self.is_counted else ()
+
+    def reserve(self, key: str, descriptor: Descriptor, seconds: int) -> list[bytes]:
+        """Return the commands that make these keys, empty, for some seconds."""
+        items = shard_capacity(descriptor.capacity, descriptor.size.shards)
+        reserve = (repr(descriptor.error_rate), items, "EXPANSION", EXPANSION)
+        commands = []
+        for own in self.keys(key, descriptor.header):
+            commands.append(encode_command("BF.RESERVE", own, *reserve))
+            commands.append(encode_command("EXPIRE", own, seconds))
+        return commands
+
+
+PLAIN, NATIVE = Kind(count_bitmaps), Kind(count_servers_own, is_counted=True)
+WINDOWED = Kind(count_bitmaps, is_sorted=True)
+
+
+def kind_of(descriptor: Descriptor) -> Kind:
+    if descriptor.window:
+        return WINDOWED
+    return NATIVE if descriptor.native else PLAIN
+
+
+def set_header(key: str, header: int) -> bytes:
+    return encode_command("SETRANGE", key, 0, header.to_bytes(HEADER_BYTES, "big"))
 
 
 @dataclass(frozen=True, slots=True)

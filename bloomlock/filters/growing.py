@@ -20,9 +20,9 @@ from bloomlock.scripts import Script
 from bloomlock.sizing import FIRST_BYTE, estimate_count
 from bloomlock.slices import slices_in
 from bloomlock.strategies.base import header_command, plain_header, start_command
-from bloomlock.strategies.sliced import too_many_slices
+from bloomlock.strategies.script import too_many_slices
 
-from .fill import FRESH_SECONDS, SHARES, FillWatch
+from .fill import FRESH_SECONDS, SHARDS_AT_A_LOOK, SHARES, FillWatch
 from .room import check_room
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ SAMPLE_BYTES = 256 * 1024
 FINEST = 1024
 """A client looks again after this part of a slice at the earliest."""
 
-SHARDS_AT_A_LOOK = 64
 NEARLY_FULL = 0.9
 """From there on all shards are looked at."""
 
@@ -60,11 +59,10 @@ class _Looked(NamedTuple):
 
 
 class GrowthWatch(FillWatch):
-    """Looks at the fill of the newest slices, and adds a slice where one is full.
+    """Adds a slice where the newest one is full.
 
-    Each client may add a 64th of what was free when it looked last, and looks again then, or after
-    a second. A slice has room for a sixteenth more than it is full at, so up to 64 clients that add
-    at once do not pass the rate of any slice.
+    A slice has room for a sixteenth more than it is full at, so up to 64 clients that add at once
+    do not pass the rate of any slice.
     """
 
     def __init__(self, keys: FilterKeys, clock: Callable[[], float]) -> None:
@@ -107,7 +105,6 @@ class GrowthWatch(FillWatch):
         self._stale_at = began + FRESH_SECONDS
 
     def _look_at(self, view: View, shard: Shard) -> Core[_Looked | None]:
-        """Estimate the items in the newest slice; None if the shard is of another generation."""
         state = shard.slices
         while True:
             count = state.count
@@ -143,8 +140,9 @@ class GrowthWatch(FillWatch):
     def _grow(self, view: View, full: Sequence[_Looked]) -> Core[bool]:
         """Add a slice to each of some shards; False if the server has not the memory."""
         most = max(one.slices for one in full)
+        slice_bytes = view.descriptor.slices[most].size
         try:
-            yield from check_room(self._keys, view.descriptor, replaces=True, slices=most + 1)
+            yield from check_room(self._keys, view.descriptor, slice_bytes)
         except ConfigurationError as error:
             self._no_room = str(error)
             logger.warning("filter %r cannot grow: %s", self._name, error)

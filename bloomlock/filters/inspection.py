@@ -116,11 +116,7 @@ class FilterInfo:
 
 
 def info(state: FilterState) -> Core[FilterInfo]:
-    """Return all that is known about the filter.
-
-    Cost: the server reads the whole bitmap once, at most 16 MiB in one command; three round
-    trips, and one more for each 128 MiB.
-    """
+    """Return all that is known; three round trips, and one more for each 128 MiB."""
     view, counted = yield from _counted(state)
     keys = [state.keys.meta]
     for shard in view.shards:
@@ -137,7 +133,6 @@ def info(state: FilterState) -> Core[FilterInfo]:
 
 
 def count(state: FilterState) -> Core[int]:
-    """Return the estimated number of distinct items. Cost: as `info`."""
     _, counted = yield from _counted(state)
     return counted.items
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from bloomlock.descriptor import HEADER_BYTES, READY
@@ -44,22 +43,15 @@ Item = TypeVar("Item", bound=str | bytes)
 
 
 class MemoryBloomFilter(Parameters):
-    """A Bloom filter in the memory of this process.
+    """A Bloom filter in the memory of this process, with the bits of a `BloomFilter`.
 
-    It has the parameters, the seeds and the bits of a `BloomFilter`, so the one can be merged into
-    the other. Safe to use from many threads: of any number of concurrent adds of a new item exactly
-    one gets True, and once `add` has returned, `exists` is True in every thread. Not shared by
-    processes: load a saved file in each.
+    Safe to use from many threads: of any number of concurrent adds of a new item exactly one gets
+    True. Not shared by processes: load a saved file in each.
 
     Args:
-        capacity: Distinct items it is sized for, n >= 1.
-        error_rate: False-positive rate at that fill, 0 < p < 1.
-        seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
-        num_hashes, optimize: As for BloomFilter. To merge it into a filter that exists, make it by
-            `like`, which has the same number.
+        capacity, error_rate, seeds, num_hashes, optimize, shards: As for BloomFilter. To merge it
+            into a filter that exists, make it by `like`.
         key: As for BloomFilter; True: a random one, which `save` writes into the file.
-        shards: As the filter in Redis that it is to be merged into; None: one
-            for each 6 MiB, as that has by itself.
         on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items
             then with CapacityError.
 
@@ -67,8 +59,7 @@ class MemoryBloomFilter(Parameters):
         ConfigurationError: If a parameter is not usable.
 
     Cost: num_bits / 8 bytes, taken as they are first set. One item costs 0.1 microseconds with the
-    compiled core, one in a batch 0.05; in Python, or with a key, 2 to 3. A compiled `clear` keeps
-    all threads waiting while it clears, a second for 10 GB.
+    compiled core, one in a batch 0.05; in Python, or with a key, 2 to 3.
 
     >>> pages = MemoryBloomFilter(100_000)
     >>> pages
@@ -117,15 +108,11 @@ class MemoryBloomFilter(Parameters):
     ) -> Self:
         """Return the filter that `save` or `export_file` wrote.
 
-        Args:
-            path: The file.
-            key: The secret that the filter was made with; a random key is in the file.
-            on_full: As the class.
+        A key is the secret that the filter was made with; a random one is in the file.
 
         Raises:
             ConfigurationError: If the file is damaged, no file of a filter, or of another format,
-                or its filter has a time window, grows or has discarded items; the message names
-                the place.
+                or its filter has a time window, grows or has discarded items.
             FilterMismatchError: If the filter has another key.
             OSError: If it cannot be opened.
 
@@ -138,9 +125,7 @@ class MemoryBloomFilter(Parameters):
     def like(cls, other: Parameters, *, on_full: OnFullHere = "warn") -> Self:
         """Return an empty filter in which every item has the same bits as in another one.
 
-        Args:
-            other: A filter of any kind; an asyncio one has to be attached.
-            on_full: As the class.
+        That may be of any kind; one of asyncio has to be attached.
         """
         return cls.of(other._descriptor, on_full=on_full)  # noqa: SLF001 - one family
 
@@ -150,11 +135,7 @@ class MemoryBloomFilter(Parameters):
     ) -> Self:
         """Return the filter of a descriptor; what `BloomFilter.to_memory` is made with.
 
-        Args:
-            descriptor: Its parameters; the generation is of no account.
-            images: One array for each shard, the image of its Redis string, which then belongs to
-                the filter (the header is cleared); None: all bits 0.
-            on_full: As the class.
+        `images`: one array for each shard, as by `images()`, which then belongs to the filter.
         """
         check_support(IN_PROCESS, None, descriptor)
         for image in images or ():
@@ -179,16 +160,10 @@ class MemoryBloomFilter(Parameters):
         return self._bits.descriptor
 
     def add(self, item: str | bytes) -> bool:
-        """Add an item.
-
-        Args:
-            item: A `str` (its UTF-8 form) or `bytes`.
-
-        Returns:
-            True if it is new.
+        """Add an item; return True if it is new.
 
         Raises:
-            TypeError: If the item is neither.
+            TypeError: If the item is neither str nor bytes.
             CapacityError: If the filter is full, the item new, and `on_full="raise"`.
         """
         new = self._add(item)
@@ -204,18 +179,9 @@ class MemoryBloomFilter(Parameters):
         return self.exists(item)
 
     def add_many(self, items: Items) -> list[bool]:
-        """Add many items; an item repeated among them is new once.
+        """Add many items; one answer for each, in order, as `add` one by one gives it.
 
-        Args:
-            items: Any iterable; read in chunks of 16,384 items.
-
-        Returns:
-            One answer for each item, in order, as `add` one by one gives it.
-
-        Raises:
-            As `add`. Where answers are known already, the error is a PartialResultError that has
-                them as `results`. What `items` raises passes through as it is, and they are lost.
-                Use `add_each` for an iterable that may fail.
+        `items` is read 16,384 at a time. Raises as `BloomFilter.add_many`.
         """
         return self._in_chunks(items, self._add_chunk)
 
@@ -224,15 +190,8 @@ class MemoryBloomFilter(Parameters):
     ) -> Iterator[tuple[Item, bool]]:
         """Add items of a stream; yield each with its answer, in order and in bounded memory.
 
-        Args:
-            items: Any iterable, endless ones too; read a batch at a time.
-            batch_size: Items that are read before they are added, at most; None: 16,384.
-
-        Yields:
-            The item and what `add` returns for it, as `add_many` counts it.
-
-        Raises:
-            As `add_many`; everything that was answered is yielded first.
+        `batch_size`: items that are read before they are added, at most; None: 16,384. Raises as
+        `BloomFilter.add_each`.
         """
         check_batch_size(batch_size)
         return self._each(self._chunks(items, batch_size, finish=True))
@@ -279,15 +238,7 @@ class MemoryBloomFilter(Parameters):
         return made
 
     def intersection_update(self, other: MemoryBloomFilter) -> None:
-        """Keep what another filter with the same parameters holds as well.
-
-        Every item that both hold stays. The rate of false positives is at most the lower one of
-        both.
-
-        Raises:
-            ConfigurationError: If the other filter has other parameters.
-        Cost: all bits are read once, without the interpreter's lock between parts.
-        """
+        """Keep what another filter holds as well; raise ConfigurationError if it has other bits."""
         check_same_bits(self._descriptor, other._descriptor)
         self._bits.combine(other._bits, both=True)
         self._begin(refuse=self._fill.refuse)
@@ -303,51 +254,9 @@ class MemoryBloomFilter(Parameters):
         """Return a new filter that holds what both hold."""
         if not isinstance(other, MemoryBloomFilter):
             return NotImplemented
-        check_same_bits(self._descriptor, other._descriptor)
         made = self.copy()
         made.intersection_update(other)
         return made
-
-    def jaccard(self, other: MemoryBloomFilter) -> float:
-        """Return the estimated share of items in both filters among those in either.
-
-        The counts are estimates (Swamidass, Baldi 2007): |A| + |B| - |A or B| over |A or B|. The
-        fuller the filters, the less exact. Two empty filters have 1.0.
-
-        Raises:
-            ConfigurationError: If the other filter has other parameters.
-        Cost: all bits of both are counted, 4 MB in two milliseconds.
-
-        >>> a, b = MemoryBloomFilter(10_000), MemoryBloomFilter(10_000)
-        >>> a.update(f"{n}" for n in range(3000))
-        >>> b.update(f"{n}" for n in range(2000, 4000))
-        >>> round(a.jaccard(b), 2)
-        0.25
-        """
-        mine, theirs, either = map(self._estimate, self._bits.counts(other._bits))
-        return min(1.0, max(0.0, (mine + theirs) / either - 1)) if either else 1.0
-
-    def isdisjoint(self, other: MemoryBloomFilter) -> bool:
-        """Return True if no item is in both filters, for certain; False if one may be.
-
-        It is True where no bit is set in both. Filters that share no item share bits all the same,
-        about k² n₁ n₂ / m of them, so the answer is False for all but small ones.
-
-        Raises:
-            ConfigurationError: If the other filter has other parameters.
-        Cost: as `jaccard`.
-
-        >>> a, b = MemoryBloomFilter(10_000), MemoryBloomFilter(10_000)
-        >>> a.update(["a", "b"])
-        >>> b.update(["c"])
-        >>> a.isdisjoint(b)
-        True
-        >>> b.update(["a"])
-        >>> a.isdisjoint(b)
-        False
-        """
-        mine, theirs, either = self._bits.counts(other._bits)
-        return mine + theirs == either
 
     def copy(self) -> Self:
         """Return a copy."""
@@ -360,11 +269,8 @@ class MemoryBloomFilter(Parameters):
         self._begin(refuse=self._fill.refuse)
 
     def count(self) -> int:
-        """Return the estimated number of distinct items (Swamidass, Baldi 2007).
-
-        Cost: all bits are counted, 4 MB in a millisecond.
-        """
-        return round(self._estimate(self._bits.count()))
+        """Return the estimated number of distinct items; 4 MB are counted in a millisecond."""
+        return self._count(self._bits.count())
 
     def __len__(self) -> int:
         """Return `count()`; so an empty filter is False."""
@@ -389,12 +295,9 @@ class MemoryBloomFilter(Parameters):
         return sum(image.nbytes for image in self._bits.images)
 
     def info(self) -> FilterInfo:
-        """Return all parameters, fill, estimated count, current error rate and memory.
-
-        The name is empty, the generation 0 and the strategy "memory". Cost: as `count`.
-        """
+        """Return all that is known; the name is empty, the generation 0, the strategy "memory"."""
         bits_set = self._bits.count()
-        counted = Counted(round(self._estimate(bits_set)), bits_set)
+        counted = Counted(self._count(bits_set), bits_set)
         # The generation is of no account here.
         descriptor = self._descriptor.with_generation(0, READY)
         return FilterInfo.of(descriptor, counted, "", "memory", self.memory_bytes)
@@ -402,15 +305,12 @@ class MemoryBloomFilter(Parameters):
     def images(self) -> Images:
         """Return the bitmap of each shard as it is, not a copy.
 
-        Each is an array of bytes, the image of the shard's Redis string: eight bytes of zero where
-        the header is there, and bit number o of SETBIT in byte o // 8, the highest bit first.
+        Each is an array of bytes, the image of the shard's Redis string with a header of zeros.
         """
         return list(self._bits.images)
 
     def save(self, path: FilePath) -> None:
         """Write the filter to a file, which is there as a whole or not at all.
-
-        What was added before is in it, what other threads add meanwhile may be.
 
         Raises:
             OSError: If the file cannot be written; what was there before is unchanged.
@@ -436,11 +336,9 @@ class MemoryBloomFilter(Parameters):
 
     def _look(self) -> None:
         """Count a sample of the bits and say so if there are many."""
-        counting = self._fill.counting(self._descriptor)
-        part = next(counting)
-        with contextlib.suppress(StopIteration):
-            while True:
-                part = counting.send(self._bits.count(part.shard, part.first, SAMPLE_BYTES))
+        parts = self._fill.parts(self._descriptor)
+        counts = [self._bits.count(shard, first, SAMPLE_BYTES) for shard, first in parts]
+        self._fill.judge(self._descriptor, counts)
         self._allow()
 
     def _allow(self) -> None:
@@ -457,10 +355,9 @@ class MemoryBloomFilter(Parameters):
             f"this filter is full: {self._fill.why_refusing(self._descriptor)}", known
         )
 
-    def _estimate(self, bits_set: int) -> float:
-        """Return the number of distinct items from the number of set bits."""
+    def _count(self, bits_set: int) -> int:
         size = self._descriptor.size
-        return estimate_count(bits_set, size.num_bits, size.num_hashes)
+        return round(estimate_count(bits_set, size.num_bits, size.num_hashes))
 
     def _add_chunk(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
         """Add items, of which the first has that index; one answer for each."""

@@ -99,18 +99,7 @@ def _set(cell: memoryview, offsets: list[int]) -> bool:
 
 
 class MemoryBits:
-    """The images of all shards, and what tests and sets their bits.
-
-    A child of fork has the bits as they were at that instant; what another thread of the parent
-    was clearing may be half there.
-
-    Args:
-        descriptor: The parameters; the generation is of no account.
-        images: One array for each shard; None: all bits are 0.
-
-    Attributes:
-        engine: Tests and sets them: `_speed.Bits`, or PythonBits.
-    """
+    """The images of all shards, and what tests and sets their bits: `_speed.Bits` or PythonBits."""
 
     def __init__(self, descriptor: Descriptor, images: Sequence[Bytes] | None = None) -> None:
         if images is None:
@@ -151,25 +140,12 @@ class MemoryBits:
         return cast("list[bool]", answers)
 
     def combine(self, other: MemoryBits, *, both: bool) -> None:
-        """Take every bit that is set here or in the other, or with `both` those set in both."""
         self.engine.combine(other.engine, both)
 
     def clear(self) -> None:
         self.engine.clear()
 
-    def counts(self, other: MemoryBits) -> tuple[int, int, int]:
-        """Return how many bits are set here, in another filter of this shape, and in either."""
-        check_same_bits(self.descriptor, other.descriptor)
-        mine, theirs = self.count(), other.count()
-        either = sum(
-            (_number(one, at) | _number(two, at)).bit_count()
-            for one, two in zip(self._cells, other._cells, strict=True)
-            for at in range(0, len(one), BYTES_PER_COUNT)
-        )
-        return mine, theirs, either
-
     def count(self, shard: int | None = None, start: int = 0, length: int | None = None) -> int:
-        """Return the number of set bits: of all shards, or of `length` bytes of one."""
         if shard is None:
             return sum(self.count(number) for number in range(len(self._cells)))
         cell = self._cells[shard]
@@ -178,12 +154,10 @@ class MemoryBits:
 
 
 def _number(cell: memoryview, start: int) -> int:
-    """Return some bytes as one number."""
     return int.from_bytes(cell[start : start + BYTES_PER_COUNT], "little")
 
 
 def check_same_bits(mine: Descriptor, other: Descriptor) -> None:
-    """Raise ConfigurationError if items have other bits in another filter."""
     if not mine.same_bits(other):
         raise ConfigurationError(
             "filters can be merged only if num_bits, num_hashes, shards, seeds and key "

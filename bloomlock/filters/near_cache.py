@@ -1,19 +1,4 @@
-"""Positive answers kept in the process: most repeats need no round trip.
-
-Why a kept answer is true. Within a generation bits are set and never unset, and every answer of the
-server brings the header that names the generation. So once an item was answered "seen", or was
-added, every later answer about it in that generation is "seen" too. Only a negative answer can
-become wrong, and none is kept. What can end is the generation, or what a time window remembers:
-
-    by construction  A `KeptAnswers` belongs to one header. An operation takes the cache of its view
-                     before it asks, and keeps its answers there. A view that is replaced gets
-                     another cache, so a late answer goes to one that is not read any more.
-    by age           Once headers say that items were discarded, and in a time window from the
-                     first, a cache answers for max_staleness from when it was made. What it keeps
-                     was asked for after that, so it gives no answer from before a `discard` for
-                     longer than max_staleness after that returned.
-    by time          A cache answers only until max_staleness after a request was sent whose reply
-                     brought its header. A clear that has returned came after that moment.
+"""Positive answers kept in the process; docs/internals/protocols.md says why they are true.
 
 Looking up takes no lock. What several threads change at once is a set of items, or is changed by
 one assignment: at worst an item is forgotten, or a deadline is nearer than it had to be.
@@ -40,7 +25,7 @@ MAX_STALENESS_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class NearCache:
-    """How many positive answers an object keeps, and for how long; see BloomFilter.
+    """How many positive answers an object keeps, and for how long.
 
     Attributes:
         size: The last N answers are kept for certain, and at most 2 N.
@@ -100,7 +85,6 @@ class KeptAnswers(LockOwner):
         ) and self._now() < self._answers_until
 
     def missed(self, keys: Keys) -> Sequence[int]:
-        """Return where the items of these keys stand that are not known."""
         if not self._now() < self._answers_until:
             return range(len(keys))
         old, missed, start = self._old, [], 0
@@ -162,13 +146,10 @@ class KeptAnswers(LockOwner):
 
 
 class Asked(NamedTuple):
-    """Where an operation keeps its answers, and the clock's reading before anything was sent."""
-
     near: KeptAnswers
     since: float
 
     def confirm(self) -> None:
-        """Note that a reply brought the header of the cache."""
         self.near.confirm(self.since)
 
 

@@ -10,7 +10,7 @@ from bloomlock.hash_keys import check_key
 from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.slice_sizes import Growth, Window
 from bloomlock.spec import RequestedSpec, refuse_key
-from bloomlock.strategies import SlicedStrategy, make_strategy
+from bloomlock.strategies import ScriptStrategy, make_strategy
 
 from .near_cache import NearCache
 from .support import GROWTH, WINDOW, check_support
@@ -32,13 +32,9 @@ class FilterOptions:
     """The options of a filter, checked when they are made; see BloomFilter for what they mean.
 
     Attributes:
-        refresh: Whether an `add` of an item that is there renews it; a Window says so itself.
         shape: Capacity, error rate, seeds, num_hashes, optimize, shards and window of a filter that
             is created or attached to; None: one that is opened as it is.
         updates: The strategy itself.
-        hash_key: The key, checked.
-        refuses: Whether a full filter refuses new items.
-        caching: How positive answers are kept; None if they are not.
         wanted: The shape, checked.
     """
 
@@ -91,7 +87,6 @@ class FilterOptions:
             self.strategy_for(self.wanted)
 
     def strategy_for(self, spec: RequestedSpec | Descriptor) -> Strategy:
-        """Return the strategy for a filter with these parameters, or raise ConfigurationError."""
         if self.refresh and not spec.window:
             raise ConfigurationError("refresh must be False for a filter without a window")
         if not (spec.window or spec.growth):
@@ -99,11 +94,10 @@ class FilterOptions:
         check_support(WINDOW if spec.window else GROWTH, self.updates.name)
         if spec.window and self.refuses:
             raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
-        return SlicedStrategy(self.updates.name, refresh=self.refresh)
+        return ScriptStrategy(self.updates.name, has_slices=True, refresh=self.refresh)
 
 
 def choice(parameter: str, value: object, allowed: object) -> str:
-    """Return `value` if it is one of a Literal's, or raise ConfigurationError."""
     choices = get_args(allowed)
     if isinstance(value, str) and value in choices:
         return value

@@ -38,7 +38,7 @@ from bloomlock.scripts import Script
 from bloomlock.spec import FIELDS, encode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 
-from .kinds import kind_of, set_header
+from .generation import kind_of, set_header
 from .stored_filter import look_at_shard
 
 if TYPE_CHECKING:
@@ -63,12 +63,8 @@ class Changed(Exception):  # noqa: N818 - an event for the loop that looks again
 def compare_and_set(
     keys: FilterKeys, expected: Descriptor | None, commands: Sequence[bytes]
 ) -> Core[bool]:
-    """Carry out commands if the descriptor is of a generation and a state; return whether it was.
-
-    Only the descriptor is watched. Adds to the first shard, of which there may be thousands a
-    second, must not keep a client from clearing. The transaction is sent once; if it is late, its
-    WATCH is broken.
-    """
+    # Only the descriptor is watched. Adds to the first shard, of which there may be thousands a
+    # second, must not keep a client from clearing. If the transaction is late, its WATCH is broken.
     known = [b"%d" % expected.generation, expected.state.encode()] if expected else [None, None]
 
     def decide(replies: Replies) -> tuple[bool, Sequence[bytes]]:
@@ -89,7 +85,6 @@ def _transact(
     looks: Sequence[bytes],
     decide: Callable[[Replies], tuple[T, Sequence[bytes]]],
 ) -> Core[T]:
-    """Carry out a Transaction, and return the result of `decide`."""
     # A slot that has moved away and back has touched the key, and changed nothing.
     for _ in range(WATCHED_TRIES):
         step = Transaction(key, looks, decide)
@@ -169,7 +164,6 @@ def prepare(keys: FilterKeys, planned: Descriptor, size: int = 0) -> Core[None]:
 
 
 def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
-    """Delete what is prepared of a generation."""
 
     def discard(shard: int) -> Core[None]:
         key = keys.bits(shard)
@@ -205,11 +199,8 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
 
 
 def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Core[bool]:
-    """Do the same where EVAL is forbidden.
-
-    Only prepared keys are watched, which nobody adds to. Each exists once, so EXEC does nothing for
-    a helper that has slept.
-    """
+    # Only prepared keys are watched, which nobody adds to. Each exists once, so EXEC does nothing
+    # for a helper that has slept.
     (key, table, prepared, prepared_table), size = names[:4], placing.string_bytes()
     looks = [
         encode_command("WATCH", prepared, prepared_table),
@@ -262,7 +253,6 @@ def drop(keys: FilterKeys, shard: int, old: Replaced) -> Core[None]:
 
 
 def _drop_watched(key: str, old: Replaced, names: Sequence[str]) -> Core[None]:
-    """Do the same where EVAL is forbidden."""
 
     def decide(replies: Replies) -> tuple[None, Sequence[bytes]]:
         is_string = not isinstance(replies[1], ResponseError)
@@ -274,5 +264,4 @@ def _drop_watched(key: str, old: Replaced, names: Sequence[str]) -> Core[None]:
 
 
 def bytes_of(header: int) -> bytes:
-    """Return a header as it stands in a shard."""
     return header.to_bytes(HEADER_BYTES, "big")

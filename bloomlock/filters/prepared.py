@@ -28,8 +28,7 @@ from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .files import RECORD_BYTES, SHARD_BYTES, Layout
-from .generation import new_generation
-from .kinds import kind_of, set_header
+from .generation import kind_of, new_generation, set_header
 from .placing import PLACED_SECONDS, discard_prepared, prepare
 from .room import check_room
 from .stored_filter import look
@@ -64,7 +63,7 @@ class Prepared:
         """Take the memory; `refused` is the header of a filter that may not be replaced."""
         self._layout = layout
         self._refuse_taken((yield from look(self.keys)).descriptor, refused)
-        yield from check_room(self.keys, self.target, replaces=False, slices=layout.slices)
+        yield from check_room(self.keys, self.target, self.target.shard_bytes(layout.slices))
 
         def step() -> Core[None]:
             target = self.target
@@ -77,7 +76,6 @@ class Prepared:
         return prepared_key(self.keys.bits(shard), self.target.generation)
 
     def write(self, parts: Sequence[Part]) -> Core[None]:
-        """Write parts of the images and of the tombstones."""
         writes = []
         for part in parts:
             if part.shard < self._layout.shards:
@@ -101,7 +99,6 @@ class Prepared:
         yield from write_set(key, self.target.header, records, is_sorted=self._is_sorted)
 
     def switch(self) -> Core[None]:
-        """Make the generation the filter's."""
         yield from retried(self.keys, self._put)
 
     def _put(self) -> Core[None]:
@@ -164,7 +161,6 @@ class Prepared:
 
 
 def _by_shard(data: bytes | memoryview) -> dict[int, list[bytes]]:
-    """Return the tombstones of each shard, from those of several."""
     found: dict[int, list[bytes]] = {}
     for at in range(0, len(data), RECORD_BYTES):
         record = bytes(data[at : at + RECORD_BYTES])

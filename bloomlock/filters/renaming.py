@@ -15,8 +15,7 @@ from bloomlock.errors import ConfigurationError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys
 from bloomlock.scripts import Script, answer_of
 
-from .generation import new_generation
-from .kinds import kind_of
+from .generation import kind_of, new_generation
 from .placing import Changed, bytes_of
 from .state import in_one_generation
 from .stored_filter import look

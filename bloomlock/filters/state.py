@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.descriptor import DISCARDED, Descriptor, header_of, unflagged
+from bloomlock.descriptor import (
+    CLEAR,
+    CREATE,
+    DISCARDED,
+    Descriptor,
+    header_of,
+    is_header,
+    unflagged,
+)
 from bloomlock.errors import (
     BloomlockError,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
+    FilterNotFoundError,
 )
+from bloomlock.hash_keys import key_difference
 from bloomlock.keys import FilterKeys
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.spec import RequestedSpec
-from bloomlock.strategies import BatchStrategies
+from bloomlock.strategies import BitmapStrategy
+from bloomlock.strategies.script import BROKEN, ScriptStrategy
 
 from .fill import FillWatch
 from .generation import View, new_generation
 from .growing import GrowthWatch
 from .near_cache import Asked, KeptAnswers
+from .room import check_room
 from .stored_filter import look, look_at_shard
 from .support import DISCARDS, check_support
-from .switch import attach, clear, delete
+from .switch import delete, put, retried, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +54,7 @@ if TYPE_CHECKING:
     from .options import FilterOptions
 
 T = TypeVar("T")
+logger = logging.getLogger("bloomlock")
 
 ITEMS_PER_CHUNK = 2**18
 """Bounds the memory of a batch to about 200 MB."""
@@ -69,7 +84,6 @@ class UnansweredTokens(LockOwner):
                 self._tokens.setdefault((os.getpid(), item), []).append(token)
 
     def take(self, item: bytes) -> bytes | None:
-        """Return the oldest token of an item, once; None if there is none."""
         if not self._tokens:
             return None
         with self._lock:
@@ -87,16 +101,13 @@ class FilterState(LockOwner):
 
     Attributes:
         wanted: The parameters asked for; None for a filter that is attached to as it is.
-        key: What the offsets depend on, as the caller gave it.
-        strategy: How updates reach Redis.
-        for_batches: The strategies that a batch may take in its place.
+        bitmap, merge: What a batch may take in place of the strategy; the second has no answers.
+        script: What looks for tombstones too.
+        tombstones: What looks for these alone: the bits of the items are all set.
         route: The route that "auto" took last where there was a choice; empty: none yet.
-        items_per_chunk: Items of a batch that are worked on at once, at most.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
-        near: The positive answers kept for the view; None if none are, or none yet.
-        near_clock: The clock by which these age.
-        keeps_found: Whether items that are only found are kept in it, else those that are added. An
+        keeps_found: Whether items that are only found are kept near, else those that are added. An
             add of a kept item is left out. Where adds renew items, it would have renewed one that
             was not added in the same epoch.
         flagged: The header of the generation in all of whose shards this object has set the flag of
@@ -138,11 +149,15 @@ class FilterState(LockOwner):
         self.fill = FillWatch(self.keys.name, refuse=options.refuses, clock=self.clock)
         if model is not None and model.growth:
             self.fill = GrowthWatch(self.keys, self.clock)
-        self.for_batches = BatchStrategies(self.strategy)
+        own = self.strategy
+        self.script = own if isinstance(own, ScriptStrategy) else ScriptStrategy(own.name)
+        self.tombstones = ScriptStrategy(own.name, all_set=True)
+        self.bitmap = BitmapStrategy(self.strategy)
+        self.merge = BitmapStrategy(self.strategy, answers=False)
 
     def strategy_in(self, view: View) -> Strategy:
         """Return what sends the items of a view: the script, where there may be tombstones."""
-        return self.for_batches.script if view.discards else self.strategy
+        return self.script if view.discards else self.strategy
 
     @property
     def descriptor(self) -> Descriptor:
@@ -164,15 +179,8 @@ class FilterState(LockOwner):
         """
         try:
             yield from self.strategy.check_server(self.keys.meta)
-            descriptor = yield from attach(
-                self.keys,
-                self.wanted,
-                self.own_generation,
-                recreate=self.on_lost == "recreate",
-                key=self.key,
-                check=self._check_filter,
-                before=None if self.view is None else self.view.descriptor,
-                must_follow=must_follow,
+            descriptor = yield from retried(
+                self.keys, partial(self._look_or_create, must_follow=must_follow)
             )
         except Exception:
             # The view stays what it was, and what it was may be gone.
@@ -180,11 +188,55 @@ class FilterState(LockOwner):
             raise
         return (yield from self._adopt(descriptor))
 
-    def _check_filter(self, stored: Descriptor) -> None:
-        self.strategy.check_filter(self.keys.name, stored)
+    def _look_or_create(self, *, must_follow: bool) -> Core[Descriptor]:
+        found = yield from settle(self.keys, (yield from look(self.keys)), is_checked=True)
+        stored, gone, wanted = found.descriptor, found.gone, self.wanted
+        name, before = self.keys.name, None if self.view is None else self.view.descriptor
+        is_same = stored is not None and before is not None and stored.header == before.header
+        # What has all items of the generation before may have other parameters.
+        follows = is_same or (stored is not None and stored.continues(before))
+        if must_follow and not follows:
+            raise FilterLostError(
+                f"filter {name!r} was rebuilt, and then deleted or replaced, since this "
+                "object attached to it; call reattach() to go on with what is there now"
+            )
+        if stored is not None:
+            self._refuse_other(stored, None if follows else wanted)
+        if gone is not None and not (self.on_lost == "recreate" and (wanted or stored)):
+            raise FilterLostError(
+                f"filter {name!r} has lost {gone} (evicted, or deleted by hand); delete it, "
+                'or pass on_lost="recreate" to start it anew'
+            )
+        if stored is not None and gone is None:
+            return stored
+        # What is stored says which shape and shards there may be, and is what was wanted.
+        planned = self._plan(stored or (wanted.describe() if wanted else None), CREATE)
+        if gone is None:
+            yield from check_room(self.keys, planned, planned.shard_bytes())
+        return (yield from put(self.keys, found, planned))
+
+    def _plan(self, model: Descriptor | None, origin: str) -> Descriptor:
+        if model is None:
+            raise FilterNotFoundError(
+                f"there is no filter named {self.keys.name!r} with prefix {self.keys.prefix!r}"
+            )
+        return model.with_generation(self.own_generation(), origin=origin)
+
+    def _refuse_other(self, stored: Descriptor, wanted: RequestedSpec | None) -> None:
+        name = self.keys.name
+        self.strategy.check_filter(name, stored)
+        if wanted is not None and (differences := wanted.differences(stored)):
+            raise FilterMismatchError(
+                f"filter {name!r} exists with other parameters ({'; '.join(differences)}); "
+                "attach to it by open(), change it by rebuild(), or delete it by delete_filter()"
+            )
+        if wanted is None and (difference := key_difference(stored.key, self.key, opens=True)):
+            raise FilterMismatchError(
+                f"filter {name!r} exists with another key ({difference}); give the one it was "
+                "created with"
+            )
 
     def _adopt(self, descriptor: Descriptor) -> Core[View]:
-        """Take `descriptor`, as it was read or written, for the truth."""
         descriptor = descriptor.with_key(self.key)
         if self.wanted is None:
             if self.options.on_full == "grow" and not descriptor.growth:
@@ -212,19 +264,39 @@ class FilterState(LockOwner):
         return view
 
     def clear(self) -> Core[None]:
-        """Empty the filter for all clients, keep its parameters, and attach to it again."""
+        """S6: empty the filter: the same parameters, a new generation, all bits 0.
+
+        That is also done if another client has emptied it since: its generation was not there when
+        this call began, and began by a clear or a creation. A rebuild keeps the items, and a copy
+        or an import brings others, so after these the filter is cleared once more. A filter that
+        was deleted during the call is created again.
+        """
         own = None if self.view is None and self.wanted is None else self.descriptor
+        first = 0
+
+        def step() -> Core[Descriptor]:
+            nonlocal first
+            found = yield from settle(self.keys, (yield from look(self.keys)))
+            stored = found.descriptor
+            if stored is not None:
+                self._refuse_other(stored, None)
+                is_new = first not in (0, stored.generation) and stored.origin in (CREATE, CLEAR)
+                if is_new and found.gone is None:
+                    return stored
+                first = first or stored.generation
+            planned = self._plan(stored or own, CLEAR)
+            if stored is None and not found.header:
+                yield from check_room(self.keys, planned, planned.shard_bytes())
+            return (yield from put(self.keys, found, planned))
+
         try:
-            descriptor = yield from clear(
-                self.keys, own, self.own_generation, self.key, self._check_filter
-            )
+            descriptor = yield from retried(self.keys, step)
         finally:
             # Whatever the outcome, this object gives no answer from before.
             self.forget()
         yield from self._adopt(descriptor)
 
     def delete(self) -> Core[bool]:
-        """Delete the filter; True if there was one."""
         try:
             own = None if self.view is None else self.view.descriptor
             return (yield from delete(self.keys, own))
@@ -232,11 +304,7 @@ class FilterState(LockOwner):
             self.forget()
 
     def note_discards(self, view: View) -> View:
-        """Go by tombstones, as a shard of a view's generation says that there are discarded items.
-
-        Returns:
-            The object's view, which is of another generation if another thread attached to one.
-        """
+        """Go by tombstones from now on; the view returned may be one of another thread."""
         # Kept answers lasted as long as no header had the flag.
         self.forget()
         check_support(DISCARDS, self.strategy.name)
@@ -246,21 +314,16 @@ class FilterState(LockOwner):
             return self.view
 
     def own_generation(self) -> int:
-        """Return a new generation, for this object to write."""
         generation = new_generation()
         with self._lock:
             self._own_headers = (*self._own_headers[1 - OWN_GENERATIONS :], header_of(generation))
         return generation
 
     def is_own(self, header: int) -> bool:
-        """Return whether this object wrote the generation of a header, or was about to.
-
-        What one thread clears is no loss to the others.
-        """
+        # What one thread clears is no loss to the others.
         return unflagged(header) in self._own_headers
 
     def lose(self, view: View, why: str) -> bool:
-        """Note why a view is no longer true; False: it is not the object's view any more."""
         with self._lock:
             if self.view is not view:
                 return False
@@ -269,12 +332,7 @@ class FilterState(LockOwner):
         return True
 
     def current(self) -> Core[View]:
-        """Return the view to work with, attaching at the first use.
-
-        Raises:
-            FilterLostError: If an earlier operation found the filter lost and `reattach` was not
-                called since.
-        """
+        """Return the view to work with, attaching at the first use."""
         if self.lost is not None:
             raise FilterLostError(self.lost)
         if self.view is None:
@@ -284,10 +342,7 @@ class FilterState(LockOwner):
     # -- kept answers ------------------------------------------------------------------------------
 
     def ask_near(self, view: View) -> Asked | None:
-        """Return where an operation that goes by a view keeps its answers; None: it keeps none.
-
-        To be called before it asks.
-        """
+        """Return where an operation keeps its answers, if it does; called before it asks."""
         if self.caching is None:
             return None
         return Asked(self._near_of(view, self.caching), self.near_clock())
@@ -315,13 +370,7 @@ class FilterState(LockOwner):
 def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]) -> Core[T]:
     """Do the work in the generation attached to, or in the next where the filter may be followed.
 
-    Args:
-        state: The filter.
-        work: Makes the core of the work; its result is None if it met another generation, or noted
-            of discarded items (`note_discards`).
-
-    Raises:
-        FilterLostError: If the filter was cleared or lost and `on_lost="raise"`, or repeatedly.
+    The result of `work` is None if it met another generation, or noted discarded items.
     """
     view = yield from state.current()
     for _ in range(TRIES):
@@ -339,38 +388,42 @@ def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]
             view = now
         else:
             view = yield from follow(state, view)
-    raise _lost(state, view)
+    raise FilterLostError(f"filter {state.keys.name!r} vanished {TRIES} times during one operation")
 
 
-def follow(state: FilterState, view: View) -> Core[View]:
+def follow(state: FilterState, view: View, header: int | None = None) -> Core[View]:
     """Return the view of the generation that came after that of a view, if it may be followed.
 
-    Raises:
-        FilterLostError: If it may not, with `on_lost="raise"`.
+    `header` is what a shard was found to have; None: the first one is asked.
     """
-    if state.on_lost == "recreate" or state.view is not view:
-        return (yield from state.attach())
-    header, _ = yield from look_at_shard(state.keys, 0)
-    if not view.descriptor.has_header(header):
-        if state.is_own(header):
-            return (yield from state.attach())
-        stored = yield from look_for_another(state.keys)
-        if stored is not None and stored.continues(view.descriptor):
-            return (yield from state.attach(must_follow=True))
-    raise _lost(state, view)
+    if header is None:
+        header, _ = yield from look_at_shard(state.keys, 0)
+    is_own = state.is_own(header) and not view.descriptor.has_header(header)
+    is_strict = state.on_lost == "raise"
+    stored = None if is_own else (yield from look_for_another(state.keys))
+    if not is_own and (stored is None or not stored.continues(view.descriptor)):
+        if is_strict:
+            raise_lost(state, view, header)
+            return state.view or view
+        logger.warning("filter %r was cleared or lost; attaching to it anew", state.keys.name)
+    return (yield from state.attach(must_follow=is_strict and not is_own))
 
 
-def _lost(state: FilterState, view: View) -> FilterLostError:
+def raise_lost(state: FilterState, view: View, header: int) -> None:
+    what = "was cleared or replaced by another client" if is_header(header) else "is missing"
+    if header == BROKEN:
+        what = "has lost what was discarded from it (evicted, or deleted by hand)"
+    if view.descriptor.has_header(unflagged(header)):
+        what = "has lost one of its shards"
     why = (
-        f"filter {state.keys.name!r} was cleared, replaced or lost since this object attached "
-        "to it; call reattach() to go on with what is there now"
+        f"filter {state.keys.name!r} {what} since this object attached to it; call reattach() "
+        'to go on with what is there now, or use on_lost="recreate"'
     )
-    state.lose(view, why)
-    return FilterLostError(why)
+    if state.lose(view, why) or state.view is None:
+        raise FilterLostError(why)
 
 
 def look_for_another(keys: FilterKeys) -> Core[Descriptor | None]:
-    """Return what is where a filter was; None if nothing is, or it cannot be looked at."""
     try:
         return (yield from look(keys)).descriptor
     except (RedisError, BloomlockError, OSError):

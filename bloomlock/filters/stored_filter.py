@@ -24,7 +24,7 @@ from bloomlock.parallel import in_parallel
 from bloomlock.spec import FIELDS, decode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes
 
-from .kinds import kind_of
+from .generation import kind_of
 from .tombstones import sentinel_command
 
 if TYPE_CHECKING:
@@ -37,13 +37,9 @@ LOST_DESCRIPTOR, LOST_BITMAP, LOST_SHARD = "its descriptor", "its bitmap", "one 
 
 
 class Found(NamedTuple):
-    """What the server holds under a filter's name.
+    """What the server holds: header, without flags, and length are those of the first shard.
 
-    Attributes:
-        descriptor: The stored parameters; None if there are none.
-        header: The header of the first shard, without flags.
-        length: Bytes of the first shard's string.
-        gone: Which part of the filter is known to be lost; None: none.
+    `gone` says which part of the filter is known to be lost.
     """
 
     descriptor: Descriptor | None
@@ -82,7 +78,6 @@ def look(keys: FilterKeys) -> Core[Found]:
 
 
 def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
-    """Return header, without flags, and length in bytes of a shard; one round trip."""
     header, length = yield from _ask(keys, shard)
     return unflagged(header), length
 
@@ -109,11 +104,8 @@ def _is_whole(keys: FilterKeys, descriptor: Descriptor, shard: int) -> Core[bool
 
 
 def refuse_wrong_length(keys: FilterKeys, shard: int, length: int, descriptor: Descriptor) -> None:
-    """Raise FilterMismatchError if a shard of that generation is too short for its parameters.
-
-    A string of the right generation has its full length from the start. It may be longer: an object
-    that was attached to a larger filter before has added to it.
-    """
+    # A string of the right generation has its full length from the start. It may be longer: an
+    # object that was attached to a larger filter before has added to it.
     expected = descriptor.string_bytes()
     if length < expected:
         raise FilterMismatchError(
@@ -125,10 +117,7 @@ def refuse_wrong_length(keys: FilterKeys, shard: int, length: int, descriptor: D
 def _ask(
     keys: FilterKeys, shard: int, *commands: bytes, first: tuple[bytes, ...] = ()
 ) -> Core[Replies]:
-    """Return header and length of a shard, and the replies to further commands of its slot.
-
-    Commands in `first` are carried out before these are read.
-    """
+    """Return header and length of a shard, and the replies to further commands of its slot."""
     key = keys.bits(shard)
     # A header that is right says that the length before it was.
     of_shard = encode_command("STRLEN", key), header_command(key)

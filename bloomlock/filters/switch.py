@@ -1,23 +1,8 @@
-"""How one generation of a filter takes the place of another, or of nothing.
+"""How one generation takes the place of another: nothing, ready(g) -> placing(h) -> ready(h).
 
-    nothing, ready(g), closed(c)  ->  placing(h)  ->  ready(h)
-
-The arrows are compare-and-sets of the descriptor. A client that puts the generation h in place
-
-1. prepares a key for each shard: all of it, or, of an empty one, its header alone (S1);
-2. lets the descriptor say "placing(h)" (S2);
-3. places the shards by place.lua, the first one first (S3);
-4. lets the descriptor say "ready(h)". Only then does any client use h (S4).
-
-Any client that finds "placing" carries out steps 3 and 4, so one that dies half-way leaves nothing
-broken. A prepared key exists once, and RENAME takes it away. So a helper that sleeps between two
-steps, or a request that arrives late, finds nothing to place, whatever others have done with the
-filter since. To compare the header of the shard instead would not do: a helper that read "placing"
-before the generation after h came in would wipe that one. (docs/internals/protocols.md has the
-traces.)
-
-S5: if neither the shard nor its prepared key is of h, the generation is broken. Then its prepared
-keys are deleted first, so that no helper can place them any more, and another one is placed.
+A client prepares a key for each shard (S1), lets the descriptor say "placing" (S2), places the
+shards (S3), and lets it say "ready" (S4). Any client that finds "placing" goes on from there. S1 to
+S8, and what goes wrong without each: docs/internals/protocols.md.
 """
 
 from __future__ import annotations
@@ -28,11 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 from redis.exceptions import RedisError
 
 from bloomlock.commands import encode_command
-from bloomlock.delivery import RETRY_PAUSES, ask, deliver
+from bloomlock.delivery import RETRY_PAUSES, ask, collect
 from bloomlock.descriptor import (
-    CLEAR,
     CLOSED,
-    CREATE,
     PLACING,
     READY,
     REBUILD,
@@ -42,11 +25,7 @@ from bloomlock.descriptor import (
 from bloomlock.effects import ConnectionLost, Core, IsCluster, Pause, Request
 from bloomlock.errors import (
     BloomlockError,
-    FilterLostError,
-    FilterMismatchError,
-    FilterNotFoundError,
 )
-from bloomlock.hash_keys import key_difference
 from bloomlock.keys import discards_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
@@ -54,7 +33,7 @@ from bloomlock.sizing import MAX_SHARDS
 from bloomlock.spec import DamagedDescriptorError
 from bloomlock.strategies.base import header_command, plain_header
 
-from .kinds import kind_of
+from .generation import kind_of
 from .placing import (
     PREPARED_BYTES,
     Changed,
@@ -68,7 +47,6 @@ from .placing import (
     prepare,
     store_commands,
 )
-from .room import check_room
 from .stored_filter import (
     LOST_BITMAP,
     LOST_DESCRIPTOR,
@@ -82,9 +60,7 @@ from .stored_filter import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bloomlock.hash_keys import HashKey
     from bloomlock.keys import FilterKeys
-    from bloomlock.spec import RequestedSpec
 
 T = TypeVar("T")
 
@@ -117,106 +93,14 @@ def retried(keys: FilterKeys, step: Callable[[], Core[T]]) -> Core[T]:
     raise BloomlockError(f"filter {keys.name!r} is changed by others all the time; try again")
 
 
-# -- what an object asks for ---------------------------------------------------------------------
-
-
-def attach(
-    keys: FilterKeys,
-    wanted: RequestedSpec | None,
-    new_generation: Callable[[], int],
-    *,
-    recreate: bool,
-    key: HashKey | None = None,
-    check: Callable[[Descriptor], object],
-    before: Descriptor | None = None,
-    must_follow: bool = False,
-) -> Core[Descriptor]:
-    """Return the descriptor of the filter, creating the filter where it is missing.
-
-    Without `wanted` it only attaches, to a filter with this `key`. A filter of which a part is gone
-    is a FilterLostError; with `recreate` it starts again. `check` raises for a filter that the
-    strategy cannot read. A filter that has all items of the generation `before` may have other
-    parameters; with `must_follow` any other is a FilterLostError.
-    """
-
-    def step() -> Core[Descriptor]:
-        found = yield from settle(keys, (yield from look(keys)), is_checked=True)
-        stored, gone = found.descriptor, found.gone
-        is_same = stored is not None and before is not None and stored.header == before.header
-        follows = is_same or (stored is not None and stored.continues(before))
-        if must_follow and not follows:
-            raise FilterLostError(
-                f"filter {keys.name!r} was rebuilt, and then deleted or replaced, since this "
-                "object attached to it; call reattach() to go on with what is there now"
-            )
-        if stored is not None:
-            check(stored)
-            _refuse_other(keys, None if follows else wanted, key, stored)
-        if gone is not None and not (recreate and (wanted or stored)):
-            raise FilterLostError(
-                f"filter {keys.name!r} has lost {gone} (evicted, or deleted by hand); delete it, "
-                'or pass on_lost="recreate" to start it anew'
-            )
-        if stored is not None and gone is None:
-            return stored
-        # What is stored says which shape and shards there may be, and is what was wanted.
-        model = stored or (wanted.describe() if wanted else None)
-        if model is None:
-            raise not_found(keys)
-        planned = model.with_generation(new_generation(), origin=CREATE)
-        yield from check_room(keys, planned, replaces=gone is not None)
-        return (yield from put(keys, found, planned))
-
-    return (yield from retried(keys, step))
-
-
-def clear(
-    keys: FilterKeys,
-    own: Descriptor | None,
-    new_generation: Callable[[], int],
-    key: HashKey | None,
-    check: Callable[[Descriptor], object],
-) -> Core[Descriptor]:
-    """S6: empty the filter: the same parameters, a new generation, all bits 0.
-
-    That is also done if another client has emptied it since: its generation was not there when
-    this call began, and began by a clear or a creation. A rebuild keeps the items, and a copy or an
-    import brings others, so after these the filter is cleared once more. A filter that was deleted
-    during the call is created again.
-
-    `own` are its parameters as the object knows them; None: it knows none.
-    """
-    first = 0
-
-    def step() -> Core[Descriptor]:
-        nonlocal first
-        found = yield from settle(keys, (yield from look(keys)))
-        stored = found.descriptor
-        if stored is not None:
-            check(stored)
-            _refuse_other(keys, None, key, stored)
-            is_new = first not in (0, stored.generation) and stored.origin in (CREATE, CLEAR)
-            if is_new and found.gone is None:
-                return stored
-            first = first or stored.generation
-        model = stored or own
-        if model is None:
-            raise not_found(keys)
-        planned = model.with_generation(new_generation(), origin=CLEAR)
-        if stored is None:
-            yield from check_room(keys, planned, replaces=found.header != 0)
-        return (yield from put(keys, found, planned))
-
-    return (yield from retried(keys, step))
+# -- delete ---------------------------------------------------------------------------------------
 
 
 def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
     """S7: delete every key of the filter; True if there was one.
 
-    The first shard and the descriptor go last, so a crash before that can be repeated.
-
-    `own` is the generation that the object is attached to. If the descriptor was evicted it says
-    which further shards there may be.
+    The first shard and the descriptor go last, so a crash before that can be repeated. If the
+    descriptor was evicted, `own` says which further shards there may be.
     """
     known, was_there = own, False
 
@@ -257,42 +141,17 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
 
 
 def _delete_damaged(keys: FilterKeys) -> Core[bool]:
-    """Delete a filter whose descriptor says neither its generation nor how many shards it has."""
-    asked = []
-    for shard in range(MAX_SHARDS):
-        key, names = keys.bits(shard), keys_of_shard(keys, shard, Replaced(MAX_SHARDS, 0))
-        commands = [encode_command("EXISTS", *names), header_command(key)]
-        asked.append(deliver(Request(key, commands), repeatable=True))
-    replies = yield from in_parallel(asked)
+    def unlink(shard: int, *more: str) -> Core[None]:
+        key = keys.bits(shard)
+        (start,) = yield from collect(Request(key, [header_command(key)]), repeatable=True)
+        header = plain_header(start) if isinstance(start, bytes) else 0
+        names = keys_of_shard(keys, shard, Replaced(MAX_SHARDS, header))
+        yield from ask(key, encode_command("UNLINK", *names, *more))
+
+    yield from in_parallel([unlink(shard) for shard in range(1, MAX_SHARDS)])
     # The first shard goes last, with the descriptor.
-    for shard, (count, start) in reversed([*enumerate(replies)]):
-        if count or not shard:
-            header = plain_header(start) if isinstance(start, bytes) else 0
-            gone = keys_of_shard(keys, shard, Replaced(MAX_SHARDS, header))
-            meta = [] if shard else [keys.meta]
-            yield from ask(keys.bits(shard), encode_command("UNLINK", *gone, *meta))
+    yield from unlink(0, keys.meta)
     return True
-
-
-def not_found(keys: FilterKeys) -> FilterNotFoundError:
-    return FilterNotFoundError(
-        f"there is no filter named {keys.name!r} with prefix {keys.prefix!r}"
-    )
-
-
-def _refuse_other(
-    keys: FilterKeys, wanted: RequestedSpec | None, key: HashKey | None, stored: Descriptor
-) -> None:
-    if wanted is not None and (differences := wanted.differences(stored)):
-        raise FilterMismatchError(
-            f"filter {keys.name!r} exists with other parameters ({'; '.join(differences)}); "
-            "attach to it by open(), change it by rebuild(), or delete it by delete_filter()"
-        )
-    if wanted is None and (difference := key_difference(stored.key, key, opens=True)):
-        raise FilterMismatchError(
-            f"filter {keys.name!r} exists with another key ({difference}); give the one it was "
-            "created with"
-        )
 
 
 # -- the switch ----------------------------------------------------------------------------------
@@ -339,10 +198,7 @@ def _replaced(found: Found, planned: Descriptor) -> Replaced | None:
 
 
 def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[Found]:
-    """Finish, or wait for, what another client puts in place; say what is gone.
-
-    With `is_checked` all shards are looked at also if the filter is ready.
-    """
+    """Finish, or wait for, what another client puts in place; `is_checked` looks at all shards."""
     stored = found.descriptor
     if stored is None:
         return found._replace(gone=LOST_DESCRIPTOR if found.header else None)
@@ -369,7 +225,6 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
 
 
 def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
-    """Place all shards of a generation and open it; None if it is broken."""
     # Who follows a switch looks at the first shard, so that comes first.
     is_first_there = yield from place(keys, 0, placing)
     most = max(1, PREPARED_BYTES // placing.string_bytes())
@@ -393,10 +248,7 @@ def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
 
 
 def close(keys: FilterKeys, stored: Descriptor, generation: int) -> Core[Descriptor]:
-    """Let the descriptor say that the filter is closed, under a new generation.
-
-    The shards get its header one by one, by `close_shards`.
-    """
+    """Let the descriptor say that the filter is closed; its shards follow by `close_shards`."""
     closed = stored.with_generation(generation, CLOSED, origin=stored.origin, root=stored.root)
     closed = replace(closed, replaces=Replaced(stored.size.shards, stored.header))
     if not (yield from compare_and_set(keys, stored, store_commands(keys, closed))):

@@ -1,8 +1,9 @@
--- Do what follows only while the caller holds some locks; put before bits.lua.
--- KEYS[2] and on  the locks, each of which has to hold the token, the last argument
+-- Do what follows only while the caller holds some locks; put before items.lua.
+-- KEYS[3] and on  the locks, each of which has to hold the token, the last argument
 -- Reply           {} if one does not: nothing is done
-for i = 2, #KEYS do
-  if redis.call('GET', KEYS[i]) ~= ARGV[#ARGV] then
+local token = table.remove(ARGV)
+for i = 3, #KEYS do
+  if redis.call('GET', KEYS[i]) ~= token then
     return {}
   end
 end

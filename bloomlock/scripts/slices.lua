@@ -77,20 +77,14 @@ local function find_item(slices, places, item)
     return nil
 end
 
-local words, num_words = {}, 0
-
--- Set all bits of item number `item` in the newest slice.
+-- Set all bits of item number `item` in the newest slice. It takes bit by bit, for servers that forbid
+-- BITFIELD.
 local function put_item(slices, places, item)
-    local newest, n = slices[1], 0
+    local call, offset_at, newest = redis.call, struct.unpack, slices[1]
     local start = slices.width * (item - 1) + 1
     for at = start + newest.first, start + newest.last, 4 do
-        n = n + 4
-        if n > num_words then
-            num_words, words[n - 3], words[n - 2], words[n] = n, 'SET', 'u1', 1
-        end
-        words[n - 1] = newest.base + struct.unpack('>I4', places, at)
+        call('SETBIT', slices.key, newest.base + offset_at('>I4', places, at), 1)
     end
-    redis.call('BITFIELD', slices.key, unpack(words, 1, n))
 end
 
 -- Return which of some items have a tombstone, by their identities; nil: the set was evicted.

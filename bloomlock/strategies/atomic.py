@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from bloomlock.commands import Replies, encode_arguments
 from bloomlock.delivery import collect
-from bloomlock.effects import ConnectionLost, Core, Parallel, Pipeline, Request
-from bloomlock.hashing import pick
-from bloomlock.parallel import in_parallel
+from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
 from bloomlock.sizing import MAX_SHARDS
 
 from .base import Segment, Strategy, error_of
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
     from bloomlock.hashing import Hasher
 
-    from .base import Answered, Shard
+    from .base import Segments, Shard
 
 OPERATIONS_PER_COMMAND = 1000
 """Bits touched by one command of a batch: about 0.2 ms of the server's time."""
@@ -44,11 +42,8 @@ class AtomicStrategy(Strategy):
     name = "atomic"
     bits_per_exchange = 2**18
 
-    def ask_shard(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[list[Segment]]:
-        """See Strategy.ask_shard; several commands are on their way at once."""
-        commands = Bitfields(shard, hasher, items, write)
+    def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
+        commands = Bitfields(shard, items, write)
         request = commands.request()
         try:
             replies = yield request
@@ -56,31 +51,8 @@ class AtomicStrategy(Strategy):
             replies = yield from collect(request, repeatable=not write, lost=lost)
         return commands.decode(replies)
 
-    def ask(
-        self, shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[Answered]:
-        """See Strategy.ask; one step for all shards, as few items of many shards cost little."""
-        if hasher.shards == 1:
-            return (yield from super().ask(shards, hasher, items, write=write))
-        by_shard = hasher.by_shard(items)
-        batches = [
-            Bitfields(shards[number], hasher, pick(items, indices), write)
-            for number, indices in by_shard.items()
-        ]
-        requests = [batch.request() for batch in batches]
-        outcomes = yield Parallel(requests)
-        lost = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, ConnectionLost)]
-        again = [collect(requests[i], repeatable=not write, lost=outcomes[i]) for i in lost]
-        for index, replies in zip(lost, (yield from in_parallel(again)), strict=True):
-            outcomes[index] = replies
-        return [
-            (indices, batch.decode(replies))
-            for indices, batch, replies in zip(by_shard.values(), batches, outcomes, strict=True)
-        ]
-
-    def one(
-        self, shards: Sequence[Shard], hasher: Hasher, item: bytes, *, write: bool
-    ) -> Core[Segment]:
+    def one(self, shards: Sequence[Shard], item: bytes, *, write: bool) -> Core[Segment]:
+        hasher = shards[0].slices.hasher
         if hasher.places is not None:
             number, operations = hasher.places.operations(hasher.words([item]), write)
         else:
@@ -101,9 +73,9 @@ class AtomicStrategy(Strategy):
 class Bitfields:
     """Items of one shard as BITFIELDs of up to 1000 operations, encoded when it is their turn."""
 
-    def __init__(self, shard: Shard, hasher: Hasher, items: Sequence[bytes], write: bool) -> None:
+    def __init__(self, shard: Shard, items: Sequence[bytes], write: bool) -> None:
         self._shard = shard
-        self._hasher = hasher
+        self._hasher = hasher = shard.hasher
         self._items = items
         self._write = write
         self._size = max(1, OPERATIONS_PER_COMMAND // hasher.num_hashes)
@@ -128,7 +100,6 @@ class Bitfields:
         return _opening(self._shard.key, len(items) * hasher.num_hashes, self._write) + operations
 
     def decode(self, replies: Replies) -> list[Segment]:
-        """Read each command's header and old bits."""
         count, size = len(self._items), self._size
         return [
             _segment(reply, min(size, count - index * size), self._hasher)

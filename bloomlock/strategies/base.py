@@ -37,16 +37,18 @@ class Shard(NamedTuple):
     """One Redis string of a filter, as the caller believes it to be.
 
     Attributes:
-        key: Its key.
         header: The header it should have.
         bits: Bits of its bitmap, header not counted.
-        slices: What is known of its slices.
     """
 
     key: str
     header: int
     bits: int
     slices: SliceState
+
+    @property
+    def hasher(self) -> Hasher:
+        return self.slices.hasher
 
     @property
     def headers(self) -> list[bytes]:
@@ -78,22 +80,18 @@ class Segment(NamedTuple):
 
 
 if TYPE_CHECKING:
-    Answered = Sequence[tuple[Sequence[int], list[Segment]]]
+    Segments = list[Segment]
+    Answered = Sequence[tuple[Sequence[int], Segments]]
 
 
 class Strategy(ABC):
     """How the bits of items reach Redis: the update of a filter, or one batch of it.
 
     Attributes:
-        name: As in `strategy=`.
         is_atomic: Whether all bits of an item and the header are read and set at one instant. If
             not, the bits may be spread over two generations, and a header that is not
             the expected one says nothing about them.
         is_exclusive: Whether other clients are kept out while an item is added.
-        is_forbidden: Whether the server refuses it for good.
-        may_share_calls: Whether concurrent single calls gain by going out as one batch.
-        has_answers: Whether an update returns which items are new.
-        has_free_repeats: Whether an item that is repeated in a batch costs nothing more.
         bits_per_exchange: Bits of one exchange at most.
     """
 
@@ -101,9 +99,7 @@ class Strategy(ABC):
     is_atomic: bool = True
     is_exclusive: ClassVar[bool] = False
     is_forbidden: bool = False
-    may_share_calls: bool = True
     has_answers: bool = True
-    has_free_repeats: bool = False
     bits_per_exchange: ClassVar[int] = BITS_PER_TRIP
 
     def check_server(self, key: str) -> Core[None]:  # noqa: ARG002 - what needs nothing asks nothing
@@ -118,21 +114,19 @@ class Strategy(ABC):
             )
 
     @abstractmethod
-    def ask_shard(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[list[Segment]]:
+    def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
         """Test items of one shard, and set their bits if `write`; segments cover them in order."""
 
     def ask(
-        self, shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], *, write: bool
+        self, shards: Sequence[Shard], items: Sequence[bytes], *, write: bool
     ) -> Core[Answered]:
         """Do the same for any shards; return where items stand, and the answers to these."""
-        if hasher.shards == 1 and items:
-            segments = yield from self.ask_shard(shards[0], hasher, items, write=write)
+        if len(shards) == 1 and items:
+            segments = yield from self.ask_shard(shards[0], items, write=write)
             return [(range(len(items)), segments)]
-        by_shard = hasher.by_shard(items)
+        by_shard = shards[0].hasher.by_shard(items)
         cores = [
-            self.ask_shard(shards[number], hasher, pick(items, indices), write=write)
+            self.ask_shard(shards[number], pick(items, indices), write=write)
             for number, indices in by_shard.items()
         ]
         answers = yield from in_parallel(cores, self.shards_at_once(shards[0]))
@@ -142,17 +136,13 @@ class Strategy(ABC):
         """Return to how many shards like this one a batch may go at once; None: to all."""
         return None
 
-    def one(
-        self, shards: Sequence[Shard], hasher: Hasher, item: bytes, *, write: bool
-    ) -> Core[Segment]:
-        """Do what `ask` does for one item."""
-        shard = shards[hasher.shard_of(item)]
-        (segment,) = yield from self.ask_shard(shard, hasher, [item], write=write)
+    def one(self, shards: Sequence[Shard], item: bytes, *, write: bool) -> Core[Segment]:
+        shard = shards[shards[0].hasher.shard_of(item)]
+        (segment,) = yield from self.ask_shard(shard, [item], write=write)
         return segment
 
 
 def error_of(reply: object) -> Exception:
-    """Return the error that stands in place of a reply, or one that says what stands there."""
     return reply if isinstance(reply, Exception) else TypeError(reply)
 
 
@@ -162,15 +152,12 @@ def header_from_bytes(data: bytes) -> int:
 
 
 def plain_header(data: bytes) -> int:
-    """Return the same without the flags that this version knows."""
     return unflagged(header_from_bytes(data))
 
 
 def header_command(key: str) -> bytes:
-    """Return the command that reads the header of a shard."""
     return encode_command("GETRANGE", key, 0, HEADER_BYTES - 1)
 
 
 def start_command(key: str) -> bytes:
-    """Return the command that reads header and state of a shard."""
     return encode_command("GETRANGE", key, 0, FIRST_BYTE - 1)

@@ -3,7 +3,7 @@
 For a batch that is large against the bitmap: a bit costs some nanoseconds here and a quarter of a
 microsecond on the server. One transaction reads the bits that were there and merges the new ones
 if the header is right, so the answers are exact: an item is new if one of its bits was 0 before,
-and no earlier item of the batch has the same bits.
+and each is once in a batch.
 
 All bits of an item have to be merged at one instant, or two workers might get the answer "new", so
 the shard is merged as a whole; where no answers are wanted, in parts.
@@ -13,13 +13,15 @@ https://redis.io/docs/latest/commands/bitop/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import not_
+from typing import TYPE_CHECKING, cast
 
 from redis.exceptions import NoScriptError, ResponseError
 
 from bloomlock.arrays import np
-from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
+from bloomlock.bitmaps import rows_missing, set_rows
 from bloomlock.commands import EXEC, MULTI, encode_command, encode_large
+from bloomlock.compiled import core
 from bloomlock.delivery import collect
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.keys import merge_keys
@@ -36,11 +38,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bloomlock.commands import Command
-    from bloomlock.hashing import Hasher
 
-    from .base import Shard
+    from .base import Segments, Shard
 
     Bytes = npt.NDArray[np.uint8]
+    Flags = npt.NDArray[np.bool_]
 
 WHOLE_BYTES = 8 * 1024 * 1024
 """The largest shard that is merged or read in one command, which takes the server about 10 ms."""
@@ -68,65 +70,74 @@ class BitmapStrategy(Strategy):
     """
 
     name = "bitmap"
-    has_free_repeats = True
 
     def __init__(self, fallback: Strategy, *, answers: bool = True) -> None:
         self._fallback = fallback
         self.is_atomic = fallback.is_atomic
         self.has_answers = answers
 
-    def ask_shard(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[list[Segment]]:
-        segment = yield from self._ask_at_once(shard, hasher, items, write=write)
+    def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
+        segment = yield from self._ask_at_once(shard, items, write=write)
         if not isinstance(segment.error, ResponseError):
             return [segment]
         # Nothing was done.
         self.is_forbidden = self.is_forbidden or is_missing(segment.error)
-        size = max(1, self._fallback.bits_per_exchange // hasher.num_hashes)
+        size = max(1, self._fallback.bits_per_exchange // shard.hasher.num_hashes)
         answered: list[Segment] = []
         for start in range(0, len(items), size):
             some = items[start : start + size]
-            answered += yield from self._fallback.ask_shard(shard, hasher, some, write=write)
+            answered += yield from self._fallback.ask_shard(shard, some, write=write)
         return answered
 
-    def _ask_at_once(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[Segment]:
-        rows, size, header = hasher.rows(items), image_bytes(shard), shard.header
+    def _ask_at_once(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segment]:
+        count, size = len(items), image_bytes(shard)
         image = np.zeros(size if write else 0, np.uint8)
-        set_rows(image, rows if write else rows[:0])
         if not write:
             reply = yield from _read(shard, size)
         elif self.has_answers:
+            _set(shard, image, items)
             reply = yield from merge_part(shard, 0, image, answers=True)
         else:
-            reply = header, b""
+            _set(shard, image, items)
+            reply = shard.header, b""
             for start, stop in _parts(size):
                 if image[start:stop].any():
                     reply = yield from merge_part(shard, start, image[start:stop], answers=False)
                     if isinstance(reply, Exception) or not shard.has(reply[0]):
                         break
         if isinstance(reply, Exception):
-            return Segment(len(rows), error=reply)
+            return Segment(count, error=reply)
         header, before = reply
         if not shard.has(header):
-            return Segment(len(rows), header)
+            return Segment(count, header)
         if write and not self.has_answers:
-            return Segment(len(rows), header, np.zeros(len(rows), np.bool_))
-        missing = rows_missing(np.frombuffer(before, np.uint8), rows)
-        if write:
-            # Items with the same first four offsets have the same digest, or the same bits by
-            # chance.
-            missing &= first_of_each(rows[:, :4])
-        return Segment(len(rows), header, missing)
+            return Segment(count, header, [False] * count)
+        return Segment(count, header, _missing(shard, before, items))
 
     def shards_at_once(self, shard: Shard) -> int:
         return max(1, TOGETHER_BYTES // image_bytes(shard))
 
 
+def _set(shard: Shard, image: Bytes, items: Sequence[bytes]) -> None:
+    hasher = shard.hasher
+    if core is not None and hasher.compiled is not None:
+        core.bits(hasher.compiled, (image,) * hasher.shards).add_many(list(items))
+    else:
+        set_rows(image, hasher.rows(items))
+
+
+def _missing(
+    shard: Shard, before: bytes | memoryview, items: Sequence[bytes]
+) -> Sequence[bool] | Flags:
+    hasher = shard.hasher
+    if core is not None and hasher.compiled is not None:
+        image = bytearray(before) if isinstance(before, bytes) else before
+        bits = core.bits(hasher.compiled, (image,) * hasher.shards)
+        return list(map(not_, cast("list[bool]", bits.exists_many(list(items)))))
+    return rows_missing(np.frombuffer(before, np.uint8), hasher.rows(items))
+
+
 def _parts(size: int) -> list[tuple[int, int]]:
-    """Return the bytes of a shard's bitmap that are merged at once where no answers are wanted."""
     if size <= WHOLE_BYTES:
         return [(0, size)]
     starts = range(FIRST_BYTE, size, PART_BYTES)
@@ -185,18 +196,13 @@ def _read(shard: Shard, size: int) -> Core[tuple[int, bytes | memoryview] | Exce
 
 
 def _room_for(size: int) -> memoryview:
-    """Return where replies are received of which one is so long and the others are short."""
     return np.empty(size + REST_BYTES, np.uint8).data
 
 
 def is_quick(shard: Shard, *, exact: bool) -> bool:
-    """Return whether the server is done with each command for the shard in about 10 ms.
-
-    With `exact` answers are wanted, so that all bits of an item belong in one command.
-    """
+    # Where answers are wanted all bits of an item belong in one command.
     return not exact or image_bytes(shard) <= WHOLE_BYTES
 
 
 def image_bytes(shard: Shard) -> int:
-    """Return the length of the shard's string."""
     return FIRST_BYTE + (shard.bits + 7) // 8

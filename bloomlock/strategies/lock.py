@@ -4,10 +4,8 @@ Locks are striped by item, 1024 for each shard, so two workers wait for each oth
 same item (or, one time in a thousand, another of its stripe). No worker ever waits while it
 holds a lock, so there is no deadlock, whatever order a batch comes in.
 
-The update under our own locks is a script that looks whether they still are held, so a holder that
-slept through its lease writes nothing. Any other lock can take their place; nothing is checked then
-in the update, a transaction. Its answers stay exact; that no other client comes in between is as
-true as that lock makes it.
+The update is a script that looks whether the locks still are held, so a holder that slept through
+its lease writes nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import redis.exceptions
 from redis.exceptions import RedisError
 
+from bloomlock.descriptor import DISCARDED
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
@@ -28,11 +27,10 @@ from bloomlock.effects import (
     Core,
     Limit,
     Pause,
-    Within,
 )
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.hashing import pick
-from bloomlock.keys import LockKeys, stripe_keys
+from bloomlock.keys import LockKeys, discards_key, stripe_keys
 from bloomlock.locks.protocol.steps import (
     ACQUIRE,
     RELEASE,
@@ -45,15 +43,13 @@ from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUT
 from bloomlock.scripts import Script
 
 from .base import Segment, Strategy
-from .lua import arguments_of, segment_of
+from .script import ADD, read_reply
 from .setbit import TransactionStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock.hashing import Hasher
-
-    from .base import Shard
+    from .base import Segments, Shard
 
 
 logger = logging.getLogger("bloomlock.locks")
@@ -67,96 +63,49 @@ PASSING = (
     redis.exceptions.MasterDownError,
 )
 """Refusals of a cluster that moves slots or fails over; any other is the answer."""
-UPDATE = Script("locked", "bits")
+UPDATE = Script("locked", "header", "slices", "items")
 
 
 class LockStrategy(Strategy):
     """Three round trips for an add, one to test; exact.
 
     Args:
-        factory: Gives a lock by name: a context manager, entered before the bits of an item are
-            set and left afterwards (for AsyncBloomFilter an asynchronous one). The name is
-            that of one stripe of items, such as "bloomlock:{pages}:lock:17". None: our own locks.
-        timeout: Seconds to wait for the lock of an item; a factory's locks have their own.
+        timeout: Seconds to wait for the lock of an item.
         stripes: Locks for each shard.
 
     Raises:
         ConfigurationError: If a parameter is not usable.
-
-    >>> import threading
-    >>> from collections import defaultdict
-    >>> locks = defaultdict(threading.Lock)
-    >>> strategy = LockStrategy(locks.__getitem__)
     """
 
     name = "lock"
     is_exclusive = True
 
-    def __init__(
-        self,
-        factory: Callable[[str], Any] | None = None,
-        *,
-        timeout: float = 30.0,
-        stripes: int = STRIPES,
-    ) -> None:
-        if factory is not None and not callable(factory):
-            raise ConfigurationError(f"factory must be a function or None, not {factory!r:.80}")
+    def __init__(self, *, timeout: float = 30.0, stripes: int = STRIPES) -> None:
         if not isinstance(timeout, (float, Real)) or not timeout >= 0:
             raise ConfigurationError(
                 f"timeout must be a number of seconds from 0 on, not {timeout!r:.80}"
             )
         if not isinstance(stripes, (int, Integral)) or stripes < 1:
             raise ConfigurationError(f"stripes must be a whole number from 1 on, not {stripes!r}")
-        # Locks of a factory are taken one by one in a batch, side by side by calls of their own.
-        self.may_share_calls = factory is None
-        self._factory = factory
         self._timeout = float(timeout)
         self._stripes = int(stripes)
         self._missing: set[str] = set()
         self._transaction = TransactionStrategy()
 
-    def ask_shard(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[list[Segment]]:
-        """See Strategy.ask_shard; a test needs no lock."""
+    def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
         if not write:
-            return (yield from self._transaction.ask_shard(shard, hasher, items, write=False))
+            return (yield from self._transaction.ask_shard(shard, items, write=False))
         places: dict[LockKeys, list[int]] = {}
         for index, item in enumerate(items):
             # The same item has the same stripe everywhere. The sum of the offsets would leave three
             # of four stripes out for some k: its terms have common factors with their number.
-            stripe = hasher.locate(item)[1][0] % self._stripes
+            stripe = shard.hasher.locate(item)[1][0] % self._stripes
             places.setdefault(stripe_keys(shard.key, stripe), []).append(index)
-        update = _Update(shard, hasher, items, places)
-        if self._factory is not None:
-            yield from self._under_foreign_locks(update, self._factory)
-        else:
-            yield from self._under_own_locks(update)
+        update = _Update(shard, items, places)
+        yield from self._carry_out(update)
         return [done for done in update.results if done is not None]
 
-    def _under_foreign_locks(self, update: _Update, factory: Callable[[str], Any]) -> Core[None]:
-        for keys in sorted(update.waiting):
-            # Noted here, as leaving the lock may fail after it.
-            done: list[Segment] = []
-            try:
-                yield Within(factory(keys.lock), self._carry_out(update.part([keys]), done))
-            except Exception as error:  # noqa: BLE001 - whatever it is, answers may be known already
-                if not done:
-                    # The next lock of a service that gives none now would be waited for as long.
-                    update.answer(sorted(update.waiting), Segment(1, error=error))
-                    return
-                if done[0].error is None:
-                    # It is not known whether it kept others out until the bits were set.
-                    lost = ConnectionLost(error, sent=True, replies=[])
-                    done = [Segment(done[0].rows, error=lost)]
-            update.answer([keys], done[0])
-
-    def _carry_out(
-        self, part: tuple[Shard, Hasher, list[bytes]], done: list[Segment]
-    ) -> Core[None]:
-        done += yield from self._transaction.ask_shard(*part, write=True)
-
-    def _under_own_locks(self, update: _Update) -> Core[None]:
+    def _carry_out(self, update: _Update) -> Core[None]:
         clock = yield Clock()
         until = clock() + self._timeout
         while wanted := sorted(update.waiting):
@@ -211,26 +160,15 @@ class _Update:
     """
 
     def __init__(
-        self,
-        shard: Shard,
-        hasher: Hasher,
-        items: Sequence[bytes],
-        places: dict[LockKeys, list[int]],
+        self, shard: Shard, items: Sequence[bytes], places: dict[LockKeys, list[int]]
     ) -> None:
         self.results: list[Segment | None] = [None] * len(items)
         self.waiting = set(places)
         self._places = places
         self._shard = shard
-        self._hasher = hasher
         self._items = items
 
-    def part(self, locks: list[LockKeys]) -> tuple[Shard, Hasher, list[bytes]]:
-        """Return the shard, its hasher, and the items of these locks."""
-        indices = [index for keys in locks for index in self._places[keys]]
-        return self._shard, self._hasher, pick(self._items, indices)
-
     def answer(self, locks: list[LockKeys], segment: Segment) -> None:
-        """Note the answer to the items of these locks."""
         indices = [index for keys in locks for index in self._places[keys]]
         for place, index in enumerate(indices):
             missing = None if segment.missing is None else segment.missing[place : place + 1]
@@ -239,18 +177,21 @@ class _Update:
 
     def carry_out(self, locks: list[LockKeys], token: bytes) -> Core[None]:
         """Update the items of locks that are held; all wait on where one is not held any more."""
-        shard, hasher, some = self.part(locks)
-        keys = [shard.key, *(lock.lock for lock in locks)]
-        arguments = [*arguments_of(shard, hasher, some, write=True), token]
+        shard, state = self._shard, self._shard.slices
+        some = pick(self._items, [index for lock in locks for index in self._places[lock]])
+        keys = [shard.key, discards_key(shard.key), *(lock.lock for lock in locks)]
+        places = state.hasher.packed(some)
+        arguments = [shard.headers[0], ADD, state.layout, places, token]
         (reply,) = yield from UPDATE.call([(keys, arguments)], repeatable=False)
         if isinstance(reply, PASSING):
             raise reply
         if reply != []:
-            self.answer(locks, segment_of(reply, len(some)))
+            # None: items were discarded, which the filter refuses by this strategy.
+            refused = Segment(len(some), shard.header | DISCARDED)
+            self.answer(locks, read_reply(shard, reply, len(some)) or refused)
 
 
 def _try_to_take(locks: list[LockKeys], request: AcquireRequest) -> Core[list[LockKeys]]:
-    """Try once to take each lock, in one round trip; return those held then."""
     answers = yield from ACQUIRE.run_all([(lock, request) for lock in locks])
     for answer in answers:
         if isinstance(answer, Exception):

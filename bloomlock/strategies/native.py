@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bloomlock.descriptor import Descriptor
-    from bloomlock.hashing import Hasher
 
-    from .base import Shard
+    from .base import Segments, Shard
 
 ITEMS_PER_COMMAND = 2000
 """About 2 ms of the server's time."""
@@ -42,10 +41,7 @@ _NO_KEY = "not found"
 
 
 class NativeStrategy(Strategy):
-    """One round trip; exact."""
-
     name = "native"
-    has_free_repeats = True
     bits_per_exchange = 2**18
 
     def __init__(self) -> None:
@@ -82,15 +78,7 @@ class NativeStrategy(Strategy):
                 ) from None
         self._is_checked = True
 
-    def ask_shard(
-        self,
-        shard: Shard,
-        hasher: Hasher,  # noqa: ARG002 - the server places the items
-        items: Sequence[bytes],
-        *,
-        write: bool,
-    ) -> Core[list[Segment]]:
-        """See Strategy.ask_shard; several commands are on their way at once."""
+    def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
         starts = range(0, len(items), ITEMS_PER_COMMAND)
         parts = [items[start : start + ITEMS_PER_COMMAND] for start in starts]
 
@@ -109,7 +97,6 @@ class NativeStrategy(Strategy):
 
 
 def _commands(shard: Shard, items: Sequence[bytes], write: bool) -> list[bytes]:
-    """Return one command for all items, and those that say whether its answer counts."""
     own = native_key(shard.key, generation_of(shard.header))
     words = ("BF.INSERT", own, "NOCREATE", "ITEMS") if write else ("BF.MEXISTS", own)
     ending = [] if write else [encode_command("EXISTS", own)]
@@ -117,7 +104,6 @@ def _commands(shard: Shard, items: Sequence[bytes], write: bool) -> list[bytes]:
 
 
 def _segments(shard: Shard, counts: Sequence[int], replies: Replies, write: bool) -> list[Segment]:
-    """Read the answers of commands of `counts` items, and the replies of what followed them."""
     answers, proofs, whole = replies[: len(counts)], replies[len(counts) :], sum(counts)
     lost = next((proof for proof in proofs if isinstance(proof, Exception)), None)
     if lost is None:
@@ -151,5 +137,4 @@ def _answered(shard: Shard, count: int, reply: object, write: bool) -> list[Segm
 
 
 def is_no_key(reply: object) -> bool:
-    """Return whether a reply says that there is no filter at the key."""
     return isinstance(reply, ResponseError) and _NO_KEY in str(reply)

@@ -19,9 +19,7 @@ from .base import Segment, Strategy, header_command, header_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bloomlock.hashing import Hasher
-
-    from .base import Shard
+    from .base import Segments, Shard
 
 
 class PipelineStrategy(Strategy):
@@ -34,21 +32,19 @@ class PipelineStrategy(Strategy):
     name = "pipeline"
     is_atomic = False
 
-    def ask_shard(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[list[Segment]]:
+    def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
         """See Strategy.ask_shard.
 
         The header is read last: a generation never returns, so a header that still is the expected
         one says that all bits before it were read or set in that generation.
         """
-        commands = [*_bit_commands(shard.key, hasher, items, write), header_command(shard.key)]
+        commands = [*_bit_commands(shard, items, write), header_command(shard.key)]
         replies = yield from collect(Request(shard.key, commands), repeatable=not write)
         *bits, header = replies
         if not any(isinstance(reply, Exception) for reply in replies):
             missing = _missing(bits, len(items))
             return [Segment(len(items), header_from_bytes(header), missing)]
-        step = hasher.num_hashes
+        step = shard.hasher.num_hashes
         return [
             _one_by_one(bits[start : start + step], header, write)
             for start in range(0, len(bits), step)
@@ -60,14 +56,12 @@ class TransactionStrategy(Strategy):
 
     name = "transaction"
 
-    def ask_shard(
-        self, shard: Shard, hasher: Hasher, items: Sequence[bytes], *, write: bool
-    ) -> Core[list[Segment]]:
+    def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
         """See Strategy.ask_shard.
 
         What is refused before EXEC aborts all of it, what fails in it leaves the rest in force.
         """
-        commands = [*_bit_commands(shard.key, hasher, items, write), header_command(shard.key)]
+        commands = [*_bit_commands(shard, items, write), header_command(shard.key)]
         request = Request(shard.key, [MULTI, *commands, EXEC])
         replies = yield from collect(request, repeatable=not write)
         if not isinstance(replies[-1], list):
@@ -91,12 +85,11 @@ def why_aborted(replies: Replies) -> Exception:
     return next(refused, WatchError("a key was watched and has changed; nothing was done"))
 
 
-def _bit_commands(key: str, hasher: Hasher, items: Sequence[bytes], write: bool) -> list[bytes]:
-    """Return one SETBIT (or GETBIT) for each offset of each item."""
+def _bit_commands(shard: Shard, items: Sequence[bytes], write: bool) -> list[bytes]:
     count, name, after = (4, "SETBIT", encode_arguments(1)) if write else (3, "GETBIT", b"")
-    before, end = b"*%d\r\n%b$" % (count, encode_arguments(name, key)), b"\r\n" + after
+    before, end = b"*%d\r\n%b$" % (count, encode_arguments(name, shard.key)), b"\r\n" + after
     heads = [b"%b%d\r\n" % (before, digits) for digits in range(11)]
-    texts = [b"%d" % offset for item in items for offset in hasher.locate(item)[1]]
+    texts = [b"%d" % offset for item in items for offset in shard.hasher.locate(item)[1]]
     return [heads[len(text)] + text + end for text in texts]
 
 
@@ -106,7 +99,6 @@ def _missing(bits: Replies, count: int) -> list[bool]:
 
 
 def _one_by_one(bits: Replies, header: Any, write: bool) -> Segment:
-    """Read the replies about one item where some of the request are errors."""
     wrong = [reply for reply in (*bits, header) if isinstance(reply, Exception)]
     lost = next((reply for reply in wrong if isinstance(reply, ConnectionLost)), None)
     if lost is not None:

@@ -10,9 +10,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bloomlock import BloomFilter, MemoryBloomFilter
-from bloomlock.effects import ConnectionLost
 from bloomlock.errors import OutcomeUnknownError
-from bloomlock.filters.follow import Repeats
 
 PATIENCE = 60
 """Seconds that no test waits for."""
@@ -157,19 +155,3 @@ def test_a_bad_network_does_not_stop_an_update_that_gets_on(r, proxy, through):
     made.update(batch, route="items")
     assert proxy.lost > 4
     assert all(made.exists_many(batch))
-
-
-def test_how_often_an_update_is_repeated():
-    lost = ConnectionLost(redis.ConnectionError(), sent=True, replies=[])
-    unsent = ConnectionLost(redis.ConnectionError(), sent=False, replies=[])
-    late = ConnectionLost(redis.TimeoutError(), sent=True, replies=[])
-    repeats = Repeats()
-    assert repeats.pause([unsent], answered=False) is None
-    assert not repeats.sent
-    assert repeats.pause([lost, unsent], answered=True) == 0
-    assert repeats.pause([lost], answered=False) == 0.2
-    assert repeats.sent
-    assert repeats.pause([lost], answered=True) == 0
-    assert [repeats.pause([lost], answered=False) for _ in range(2)] == [0.2, None]
-    slow = Repeats()
-    assert [slow.pause([late], answered=False) for _ in range(2)] == [0, None]

@@ -83,9 +83,7 @@ def test_filters_are_merged_and_copied():
 
 
 @pytest.mark.parametrize("shape", [{"shards": 2}, {"error_rate": 0.1}])
-@pytest.mark.parametrize(
-    "act", ["update", "intersection_update", "__and__", "jaccard", "isdisjoint"]
-)
+@pytest.mark.parametrize("act", ["update", "intersection_update", "__and__"])
 def test_only_filters_with_the_same_bits_are_merged(shape, act):
     made = MemoryBloomFilter(1_000)
     with pytest.raises(ConfigurationError, match="only if num_bits"):
@@ -102,13 +100,6 @@ def test_what_both_hold_stays(shape, ones, others):
     assert all(both.exists_many([str(number) for number in ones & others]))
     for mine, one, other in zip(both.images(), first.images(), second.images(), strict=True):
         assert np.array_equal(mine, one & other)
-    assert first.jaccard(second) == second.jaccard(first)
-    # The estimate is off by what chance sets in common: few bits in filters this empty.
-    exact = len(ones & others) / len(ones | others) if ones | others else 1.0
-    assert first.jaccard(second) == pytest.approx(exact, abs=0.1)
-    shares = any(image.any() for image in both.images())
-    assert first.isdisjoint(second) is second.isdisjoint(first) is not shares
-    assert shares or not ones & others
     first &= second
     assert all(map(np.array_equal, first.images(), both.images()))
     with pytest.raises(TypeError):

@@ -11,7 +11,7 @@ import redis
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.catalog import delete_filter
 from bloomlock.errors import BatchError, ConfigurationError, FilterLostError, FilterMismatchError
-from bloomlock.filters import kinds
+from bloomlock.filters import generation
 from bloomlock.keys import FilterKeys, native_key
 
 META, BITS = b"bloomlock:{x}:meta", b"bloomlock:{x}:bits"
@@ -164,7 +164,7 @@ def test_a_damaged_filter_can_be_deleted(r, make, damage):
 
 
 def test_what_the_server_refuses_to_create_leaves_nothing(r, make, monkeypatch):
-    monkeypatch.setattr(kinds, "EXPANSION", -1)
+    monkeypatch.setattr(generation, "EXPANSION", -1)
     with pytest.raises(redis.ResponseError, match="(?i)expansion"):
         make()
     assert r.keys() == []

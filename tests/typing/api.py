@@ -244,8 +244,7 @@ def locks(client: redis.Redis, cluster: redis.RedisCluster) -> None:
 
 
 def strategies() -> None:
-    BloomFilter("pages", 1000, strategy=LockStrategy(Lock))
-    BloomFilter("pages", 1000, strategy=LockStrategy(lambda _: threading.Lock(), timeout=5))
+    BloomFilter("pages", 1000, strategy=LockStrategy(timeout=5))
     BloomFilter("pages", 1000, strategy=LockStrategy(5))  # type: ignore[arg-type]
 
 

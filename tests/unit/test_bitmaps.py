@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock.bitmaps import BITS_PER_SLICE, first_of_each, rows_missing, set_rows
+from bloomlock.bitmaps import BITS_PER_SLICE, rows_missing, set_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,23 +52,6 @@ def test_batches_longer_than_a_slice(distinct):
     set_rows(bits, rows)
     assert np.array_equal(bits, expected)
     assert not rows_missing(bits, rows).any()
-    first = np.zeros(len(items), bool)
-    first[np.unique(items, return_index=True)[1]] = True
-    assert np.array_equal(first_of_each(rows[:, :4]), first)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))))
-def test_repeats_are_told_by_all_words_also_where_all_meet_in_one_slot(pairs):
-    # Multiples of 2^32 have the same low bits: every item has the same slot, round after round.
-    digests = np.array(pairs, np.uint64).reshape(-1, 2) << np.uint64(32)
-    assert first_of_each(digests).tolist() == [
-        pair not in pairs[:place] for place, pair in enumerate(pairs)
-    ]
-
-
-def test_many_digests_in_one_slot_are_told_apart_in_bounded_time():
-    items = np.arange(200_000, dtype=np.uint64) % np.uint64(150_000) << np.uint64(32)
-    assert first_of_each(items[:, None]).tolist() == [True] * 150_000 + [False] * 50_000
 
 
 def test_a_bit_beyond_the_bitmap_is_an_error():

@@ -22,6 +22,7 @@ from bloomlock.compiled import check_version, core
 from bloomlock.filters.memory_bits import MemoryBits, PythonBits
 from bloomlock.hashing import Hasher
 from bloomlock.sizing import MAX_SHARD_BITS
+from bloomlock.slices import SliceState
 from bloomlock.spec import RequestedSpec
 from bloomlock.strategies import Shard
 from bloomlock.strategies.atomic import Bitfields, _segment, encode_offsets
@@ -95,10 +96,11 @@ def test_commands_are_those_of_python(shape, shards, key, items, write):
     one, two = (Hasher(bits, num_hashes, shards, seeds, key=key) for _ in range(2))
     in_python(two)
     items = [item.encode() if isinstance(item, str) else item for item in items]
-    shard = Shard("bloomlock:{é}:bits", 7, bits, None)
+    states = [SliceState(hasher, 0, ()) for hasher in (one, two)]
+    shards = [Shard("bloomlock:{é}:bits", 7, bits, state) for state in states]
     commands = [
-        [command for some in Bitfields(shard, hasher, items, write).writes() for command in some]
-        for hasher in (one, two)
+        [command for some in Bitfields(shard, items, write).writes() for command in some]
+        for shard in shards
     ]
     assert commands[0] == commands[1]
     reply = [7, *(min(offset % 9, 1) for item in items for offset in one.locate(item)[1])]

@@ -6,11 +6,11 @@ import pytest
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 from bloomlock.hashing import Hasher
+from bloomlock.slices import SliceState
 from bloomlock.strategies.base import Segment, Shard, Strategy
 from bloomlock.strategies.bitmap import BitmapStrategy
 
-SHARD = Shard("bits", 1, 8192, None)
-HASHER = Hasher(8192, 2)
+SHARD = Shard("bits", 1, 8192, SliceState(Hasher(8192, 2), 0, ()))
 ITEMS = [b"%d" % number for number in range(5)]
 
 
@@ -23,7 +23,7 @@ class Said(Strategy):
     def __init__(self):
         self.seen = []
 
-    def ask_shard(self, shard, hasher, items, *, write):  # noqa: ARG002 - as Strategy
+    def ask_shard(self, shard, items, *, write):
         self.seen += items
         yield from ()
         return [Segment(len(items), shard.header, [write] * len(items))]
@@ -34,7 +34,7 @@ class Refused(BitmapStrategy):
 
     error = None
 
-    def _ask_at_once(self, shard, hasher, items, *, write):  # noqa: ARG002 - as BitmapStrategy
+    def _ask_at_once(self, shard, items, *, write):  # noqa: ARG002 - as BitmapStrategy
         yield from ()
         return Segment(len(items), error=self.error)
 
@@ -43,7 +43,7 @@ def answers_of(error):
     """Return the answers to items where a server answers an error, and both strategies."""
     made = Refused(other := Said())
     made.error = error
-    core = made.ask_shard(SHARD, HASHER, ITEMS, write=True)
+    core = made.ask_shard(SHARD, ITEMS, write=True)
     with pytest.raises(StopIteration) as stop:
         next(core)
     return stop.value.value, made, other

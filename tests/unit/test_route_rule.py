@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomlock import plan
-from bloomlock.filters.routes import bitmap_is_quicker
+from bloomlock.filters.batches import bitmap_is_quicker
 
 COUNTS = st.integers(1, 10**6)
 

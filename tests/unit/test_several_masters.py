@@ -7,7 +7,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from bloomlock.effects import Request
 from bloomlock.errors import ConfigurationError
-from bloomlock.filters.room import check_room, masters_of_a_key
+from bloomlock.filters.room import check_room
 from bloomlock.keys import FilterKeys
 from bloomlock.spec import RequestedSpec
 
@@ -19,18 +19,17 @@ master_global_link_status:up\r
 master_host:192.168.10.20\r
 slave_read_only:0\r
 """
-MASTER = "# Replication\r\nrole:master\r\nconnected_slaves:1\r\n"
+MASTER = "# Replication\r\nrole:master\r\nconnected_slaves:1\r\n# Memory\r\nused_memory:1\r\n"
 DENIED = NoPermissionError("this user has no permissions to run the command")
 
 
 def create(replication, crdt):
     """Look for room, answered by hand as such a server does."""
     wanted = RequestedSpec.check(1000, 1e-6)
-    core = check_room(FilterKeys("pages"), wanted.describe(), replaces=False)
+    core = check_room(FilterKeys("pages"), wanted.describe(), 1000)
     request = next(core)
     assert isinstance(request, Request)
-    info = b"# Server\r\nrun_id:1\r\n"
-    core.send([replication, crdt, info, b"# Memory\r\nused_memory:1\r\n", 0])
+    core.send([replication, crdt])
 
 
 @pytest.mark.parametrize(
@@ -56,10 +55,3 @@ def test_no_filter_is_made_there(replication, crdt, name):
 def test_others_are_taken_as_they_are(replication, crdt):
     with pytest.raises(StopIteration):  # it has ended, and refused nothing
         create(replication, crdt)
-
-
-def test_real_servers_have_one_master_for_each_key(r):
-    replication = r.info("replication")
-    r.set_response_callback("COMMAND", lambda reply, **_: reply)
-    crdt = r.execute_command("COMMAND", "INFO", "CRDT.CONFIG")
-    assert masters_of_a_key(replication, crdt) is None

@@ -123,9 +123,7 @@ class AsyncConnectedFilter(FilterBase):
             self._state = state
             self._client, self._owns_client = sync_client(client)
             self._runtime = threads_for(self._client)
-
-        def _run(self, core: Core[T]) -> T:
-            return self._runtime.run(core)
+            self._run = self._runtime.run
 
         def _renewer(self) -> ClaimRenewer:
             return ClaimRenewer(self._runtime, WATCHDOG)

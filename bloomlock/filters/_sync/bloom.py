@@ -42,8 +42,9 @@ Item = TypeVar("Item", bound=str | bytes)
 class BloomFilter(ClaimableFilter, WholeFilter):
     """A Bloom filter in Redis, shared by every process that uses its name.
 
-    Creates the filter, or attaches to it and checks that it has the same parameters; two
-    processes that create it at the same instant agree.
+    Creates the filter, or attaches to it and checks that it has the same parameters. With asyncio
+    that is done at the first use, or by `await`ing the object itself, and `add`s and `exists`s that
+    wait at the same time go out together, in order; one that is cancelled harms no other.
 
     Args:
         name: Free text; the filter's identity on the server.
@@ -54,10 +55,9 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         strategy: How an update reaches Redis: "atomic", "lua", "transaction",
             "pipeline", "lock", or "native" for a filter that the server has itself (BF.*).
         key: A secret of 16 to 64 bytes (or a str of as many in UTF-8) that the bits of an item
-            depend on, for items chosen by strangers who gain if another item counts as seen.
-            Everyone who uses the filter gives the same; the server stores a check of it, never
-            the secret. True: a random one, stored with the filter, which `open` reads there. None:
-            no key, and anyone can make an item with the bits of another one.
+            depend on, for items chosen by strangers. All users give the same; the server stores a
+            check of it, never the secret. True: a random one, stored with the filter. None: no key,
+            and anyone can make an item with the bits of another one.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
         num_hashes: Hash functions, 1 <= k <= 64, that a new filter gets and an existing one must
             have; fewer take less time and more memory. None: by `optimize`.
@@ -65,23 +65,20 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             hash functions (at 1e-6), "balanced" 1.6 times for less than half. None: as an existing
             filter has it, "balanced" for a new one.
         shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
-        window: A timedelta, or seconds, for which an item is remembered at least, by the server's
-            clock; capacity is then the items of a window, spread evenly. `Window(...)` says more.
-            None: for ever. It needs strategy "atomic" or "lua" and on_full "warn".
-        near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
-            and given without a round trip; 0 for none. For a second after a clear by another client
-            they may be given still; `NearCache(...)` says for how long. With a window each is
-            kept for as long, and where adds refresh only items that were added are kept.
+        window: A timedelta, seconds or `Window(...)`: how long an item is remembered at least, by
+            the server's clock; capacity is then the items of a window, spread evenly. None: for
+            ever. It needs strategy "atomic" or "lua" and on_full "warn".
+        near_cache: Positive answers kept in the process and given without a round trip: the last N
+            for certain, at most 2 N. They may be given for a second after a clear by another
+            client; `NearCache(...)` says for how long. 0: none.
         on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items then
-            with CapacityError. Up to 64 clients that add at once pass the capacity by a tenth at
-            most: each looks again when it has added a 64th of what was free, or after a second. Of
-            many more clients each may add a 64th of the capacity beyond it. "grow", or
-            `Growth(...)`, adds slices and keeps the error rate; it needs strategy "atomic" or
-            "lua", and takes no seeds and no window.
-        on_lost: What to do when the filter turns out to be missing, cleared or replaced:
-            "raise" FilterLostError, or "recreate" and go on.
-        on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError, or
-            count the item as "new", which then may be absent.
+            with CapacityError, and 64 clients that add at once pass the capacity by a tenth at
+            most. "grow", or `Growth(...)`, adds slices and keeps the error rate; it needs strategy
+            "atomic" or "lua", and takes no seeds and no window.
+        on_lost: When the filter turns out to be missing, cleared or replaced: "raise"
+            FilterLostError, or "recreate" it and go on.
+        on_unknown: When the reply to an add was lost: "raise" OutcomeUnknownError, or count the
+            item as "new", which then may be absent.
         prefix: Start of all keys.
 
     Raises:
@@ -168,17 +165,8 @@ class BloomFilter(ClaimableFilter, WholeFilter):
     ) -> Self:
         """Attach to a filter that exists, reading every parameter from the server.
 
-        Args:
-            name: The filter.
-            client: As for the class, and so are all that follow.
-            strategy: See there.
-            key: See there.
-            refresh: Whether an `add` of an item that is there renews it, in a filter with a window.
-            near_cache: See there.
-            on_full: See there; "grow" for a filter that grows, which is not needed.
-            on_lost: See there.
-            on_unknown: See there.
-            prefix: See there.
+        With `refresh` an `add` of an item that is there renews it, in a filter with a window. The
+        other arguments are as for the class.
 
         Raises:
             FilterNotFoundError: If there is no filter of that name.
@@ -197,10 +185,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         return cls._of(name, options, client)._attach()
 
     def add(self, item: str | bytes) -> bool:
-        """Add an item.
-
-        Args:
-            item: A `str` (its UTF-8 form) or `bytes`.
+        """Add an item: a `str` (its UTF-8 form) or `bytes`.
 
         Returns:
             True if it is new: of any number of concurrent adds of a new item exactly one gets
@@ -214,44 +199,32 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             FilterLostError: If the filter is gone and `on_lost="raise"`.
             CapacityError: If the filter is full and `on_full="raise"`.
 
-        Cost: one round trip (three with the lock strategy); O(k) on the server. None for an item
-        in the near-cache. With `on_full="raise"` one more to look at the fill, after a second and
-        after each 64th of what is free, so after each new item in the end; with explicit shards of
-        fewer than ten thousand items, one for each shard counted.
+        Cost: one round trip, three with the lock strategy, none for an item in the near-cache; O(k)
+        on the server. With `on_full="raise"` one more to look at the fill, after a second and after
+        each 64th of what is free; one for each shard where they hold few items.
         """
         if (near := self._state.near) is not None and near.knows(item):
             return False
         return self._run(answers.add(self._state, item))
 
     def exists(self, item: str | bytes) -> bool:
-        """Return whether an item was added.
-
-        Returns:
-            True if it was, or with probability `error_rate` if it only looks like it; False
-            if it certainly was not.
+        """Return whether an item was added, or with probability `error_rate` only looks like it.
 
         Raises:
             TypeError, FilterLostError: As `add`.
 
-        Cost: one round trip, repeated if its reply is lost; O(k) on the server. None for an
-        item in the near-cache.
+        Cost: one round trip, repeated if its reply is lost; none for an item in the near-cache.
         """
         if (near := self._state.near) is not None and near.knows(item):
             return True
         return self._run(answers.exists(self._state, item))
 
     def is_kept(self, item: str | bytes) -> bool:
-        """Return whether the near-cache knows an item; `add` and `exists` ask no server then.
-
-        Cost: no round trip.
-        """
+        """Return whether the near-cache knows an item; `add` and `exists` ask no server then."""
         return (near := self._state.near) is not None and near.knows(item)
 
     def kept_many(self, items: Sequence[str | bytes]) -> list[bool]:
-        """Return for each item whether the near-cache knows it; see `is_kept`.
-
-        Cost: no round trip.
-        """
+        """Return for each item whether the near-cache knows it; see `is_kept`."""
         near = self._state.near
         return [False] * len(items) if near is None else near.known(items)
 
@@ -261,26 +234,21 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         Args:
             items: Any iterable; read no further than one chunk ahead.
             route: How a chunk reaches the server. "items": the bits of each item, by the filter's
-                strategy. "bitmap": the bits of all, built here and merged there. "auto": the bitmap
-                where it is quicker where client and server share a machine, and the server is done
-                with it in about 10 ms (shards up to 8 MiB), else "items".
-                Where scripts are forbidden it is always "items". Other strategies than "atomic"
-                and "lua", and a filter with a window, take no other than "auto" and "items".
+                strategy. "bitmap": the bits of all, built here and merged there; strategy "atomic"
+                or "lua" without a window. "auto": the bitmap for many items where the shards have
+                up to 8 MiB, else "items".
 
         Returns:
             One answer for each item, in order, as `add` gives it.
 
         Raises:
-            As `add`; for an item that is neither str nor bytes the message has its index. Where
-            answers are known already, the error is a PartialResultError that has them as
-            `results`: a BatchError, which is of the kind of its cause, for what else would be
-            redis-py's error, a LockTimeoutError or that TypeError. What `items` raises passes
-            through as it is; then the items read last are not added, and the answers are lost. Use
-            `add_each` for an iterable that may fail.
+            As `add`. Where answers are known already, the error is a PartialResultError that has
+            them as `results`; a BatchError is of the kind of its cause. What `items` raises passes
+            through, and the answers are lost: use `add_each` for an iterable that may fail.
 
-        Cost: memory for one chunk, at most 262,144 items, and the answers. By "items" with the
-        atomic strategy several commands are on their way at once, else one round trip for each
-        10,000 / k items. By "bitmap" one round trip for a chunk and shard, its bits there and back.
+        Cost: memory for one chunk, at most 262,144 items, and the answers. By "items" several
+        commands are on their way at once with "atomic", "lua" and "native", else one round trip for
+        each 10,000 / k items. By "bitmap" two for a chunk and shard, its bits there and back.
         """
         return self._run(answers.add_many(self._state, items, route))
 
@@ -300,9 +268,8 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             The item and what `add` returns for it.
 
         Raises:
-            As `add_many`. Everything that was answered is yielded first: the `results` of an error
-            begin with the first item that was not yielded, and what `items` raises comes after the
-            items before it.
+            As `add_many`, after all that was answered is yielded: the `results` of an error begin
+            with the first item that was not yielded.
 
         Cost: as `add_many` for each batch; memory for one batch.
 
@@ -322,10 +289,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             yield from answered
 
     def exists_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
-        """Test many items; one answer for each, in order, as `exists` gives it.
-
-        Cost: as `add_many`.
-        """
+        """Test many items; one answer for each, in order, as `exists`. Cost: as `add_many`."""
         return self._run(answers.exists_many(self._state, items, route))
 
     def update(
@@ -338,19 +302,14 @@ class BloomFilter(ClaimableFilter, WholeFilter):
 
         Args:
             items: As for `add_many`; or a MemoryBloomFilter of the same parameters, whose bits are
-                merged as by route "bitmap", however full this filter is; or an BloomFilter, as
-                `union_update` does.
-            route: As for `add_many`; a bitmap is sent and none comes back, in parts of 2 MiB where
-                it is large.
-
-        What a lost reply leaves unknown is sent again, on every route: three times in all (after a
-        time-out twice), and anew whenever part of it is answered.
+                merged however full this filter is; or an BloomFilter, as by `union_update`.
+            route: As for `add_many`.
 
         Raises:
-            OutcomeUnknownError: If that was of no use, whatever `on_unknown` says. To repeat the
-                update is harmless.
+            OutcomeUnknownError: If a reply was lost three times in a row; to repeat the update is
+                harmless.
             As `add_many`. A PartialResultError has `added`: how many items certainly were. What
-                `items` raises passes through as it is, when all items before it are added.
+                `items` raises passes through, when all items before it are added.
 
         Cost: as `add_many`, but memory for one chunk only.
         """
@@ -364,30 +323,22 @@ class BloomFilter(ClaimableFilter, WholeFilter):
     def discard(self, item: str | bytes) -> bool:
         """Discard an item, so that it is new again; no other item is touched.
 
-        Its bits stay, as others may have them too. A tombstone beside them says that it is gone.
-
-        Args:
-            item: A `str` (its UTF-8 form) or `bytes`.
-
         Returns:
             True if it was there, or with probability `error_rate` if it only looked like it. Of any
             number of concurrent discards of an item exactly one gets True, and of concurrent
             adds after it exactly one is new.
 
         Raises:
-            TypeError: If the item is neither.
             ConfigurationError: If the strategy is neither "atomic" nor "lua", or scripts are
                 forbidden.
             OutcomeUnknownError: If the reply was lost; repeating the discard is harmless, and then
                 says False if the first one was carried out.
-            redis.exceptions.RedisError: If the server refused it or could not be reached; then the
-                item was not discarded.
-            FilterLostError: If the filter is gone and `on_lost="raise"`.
+            TypeError, redis.exceptions.RedisError, FilterLostError: As `add`.
 
-        Cost: one round trip; O(k) on the server. Two more for this object's first one in a filter
-        of several shards. About 60 bytes of the server's memory for a discarded item, until it is
-        added again, which costs one more round trip. From the first on an `add` or `exists` takes
-        the server up to 1.2 times as long, and still one round trip.
+        Cost: one round trip, two more for this object's first one in a filter of several shards;
+        O(k) on the server, and about 60 bytes of its memory until the item is added again, which
+        costs one more round trip. Once there are discarded items, an `add` or `exists` takes the
+        server up to 1.2 times as long.
 
         >>> from bloomlock.server import PrivateServer
         >>> with PrivateServer() as server:
@@ -404,19 +355,10 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         self._run(discards.remove(self._state, item))
 
     def discard_many(self, items: Iterable[str | bytes]) -> list[bool]:
-        """Discard many items; an item repeated among them is there once.
+        """Discard many items; one answer for each, in order, as `discard` gives it.
 
-        Args:
-            items: Any iterable; read in chunks of 10,000.
-
-        Returns:
-            One answer for each item, in order, as `discard` gives it.
-
-        Raises:
-            As `discard`. Where answers are known already, the error is a PartialResultError that
-            has them as `results`. What `items` raises passes through as it is.
-
-        Cost: one round trip for each chunk.
+        Raises as `discard`, and a PartialResultError as `add_many`. Cost: one round trip for each
+        10,000 items.
         """
         return self._run(discards.discard_many(self._state, items))
 
@@ -431,7 +373,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
 
         In it `add(1)` adds the first item and returns whether it is new, `exists(1)` tests it.
         KEYS and ARGV are `keys` and `args`. It is sent again where its reply is lost, so it must be
-        safe to repeat: `add` returns false then. What `near_cache` keeps is not used.
+        safe to repeat: `add` returns false then.
 
         Args:
             script: Lua 5.1, as for EVAL.
@@ -444,12 +386,11 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             What the script returns, as redis-py has it.
 
         Raises:
-            TypeError: If an item is neither str nor bytes.
             ConfigurationError: If a parameter is not usable, the strategy is neither "atomic" nor
                 "lua", or scripts are forbidden.
             redis.exceptions.RedisError: If the server refused it or could not be reached; it may
                 have been carried out.
-            FilterLostError, CapacityError: As `add`.
+            TypeError, FilterLostError, CapacityError: As `add`.
 
         Cost: one round trip; O(k) on the server for each `add` and `exists`.
 
@@ -465,9 +406,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         return self._run(scripted.run_script(self._state, script, items, keys, args))
 
     def to_memory(self) -> MemoryBloomFilter:
-        """Return the bits as a filter in this process.
-
-        What was added before is in it, what is added meanwhile may be.
+        """Return the bits as a filter in this process; what is added meanwhile may be in it.
 
         Raises:
             ConfigurationError: If the filter has a window, grows or has discarded items, or the
@@ -485,17 +424,13 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         return self._run(inspection.count(self._state))
 
     def info(self) -> FilterInfo:
-        """Return all parameters, fill, estimated count, current error rate and memory.
-
-        Cost: as `count`.
-        """
+        """Return parameters, fill, estimated count, error rate and memory. Cost: as `count`."""
         return self._run(inspection.info(self._state))
 
     def clear(self) -> None:
         """Empty the filter for all clients; other objects attached to it notice.
 
-        Cost: eight round trips, nine if there are several shards; the server frees the old
-        bitmap in the background.
+        Cost: eight round trips, nine if there are several shards.
         """
         self._run(self._state.clear())
 
@@ -504,9 +439,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         return self._run(self._state.delete())
 
     def reattach(self) -> None:
-        """Go on with the filter as it is on the server now; creates it if it is missing.
-
-        What to call after a FilterLostError that is no surprise.
+        """Go on with the filter as it is on the server now, after a FilterLostError.
 
         Raises:
             FilterLostError: If a part of it is gone, and `on_lost="raise"`: delete it then.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from bloomlock.effects import Core
     from bloomlock.filters.options import FilterOptions
     from bloomlock.keys import FilterKeys
 
@@ -63,9 +62,7 @@ class ConnectedFilter(FilterBase):
         self._state = state
         self._client, self._owns_client = sync_client(client)
         self._runtime = threads_for(self._client)
-
-    def _run(self, core: Core[T]) -> T:
-        return self._runtime.run(core)
+        self._run = self._runtime.run
 
     def _renewer(self) -> ClaimRenewer:
         return ClaimRenewer(self._runtime, WATCHDOG)

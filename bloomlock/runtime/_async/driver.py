@@ -30,10 +30,9 @@ from bloomlock.effects import (
     Request,
     Subscribe,
     Transaction,
-    Within,
     shorten_traceback,
 )
-from bloomlock.errors import BloomlockError, ConfigurationError, FilterNotFoundError
+from bloomlock.errors import BloomlockError, FilterNotFoundError
 from bloomlock.parallel import leaves_transaction, outcomes_of, writes_of
 from bloomlock.refusals import explain, is_refusal
 from bloomlock.runtime import cluster, connections
@@ -229,16 +228,6 @@ class AsyncDriver(AsyncExchange):
                 return step.function(*step.args)
             case Elsewhere():
                 return await step.run(step.core)
-            case Within():
-                if not hasattr(type(step.manager), "__aenter__"):
-                    wanted = "a context manager"
-                    if True:  # ASYNC
-                        wanted = "an asynchronous context manager"
-                    raise ConfigurationError(
-                        f"factory must return {wanted} for each name, not {step.manager!r:.80}"
-                    )
-                async with step.manager:
-                    return await self.run(step.core)
 
     async def _within(self, limit: Limit, step: Asking) -> Any:
         if limit.until is None:

@@ -30,10 +30,9 @@ from bloomlock.effects import (
     Request,
     Subscribe,
     Transaction,
-    Within,
     shorten_traceback,
 )
-from bloomlock.errors import BloomlockError, ConfigurationError, FilterNotFoundError
+from bloomlock.errors import BloomlockError, FilterNotFoundError
 from bloomlock.parallel import leaves_transaction, outcomes_of, writes_of
 from bloomlock.refusals import explain, is_refusal
 from bloomlock.runtime import cluster, connections
@@ -177,14 +176,6 @@ class Driver(Exchange):
                 return step.function(*step.args)
             case Elsewhere():
                 return step.run(step.core)
-            case Within():
-                if not hasattr(type(step.manager), "__enter__"):
-                    wanted = "a context manager"
-                    raise ConfigurationError(
-                        f"factory must return {wanted} for each name, not {step.manager!r:.80}"
-                    )
-                with step.manager:
-                    return self.run(step.core)
 
     def _within(self, limit: Limit, step: Asking) -> Any:
         if limit.until is None:

@@ -1,4 +1,4 @@
-"""Filters with slices: one script tests, adds and discards items of a shard; see slices.py.
+"""One script tests, adds and discards items of a shard: its slices, its tombstones.
 
 An add is sent once: it is not known what became of one whose reply is lost. Where a reply says that
 a shard has more slices than the client knows, or that items were discarded and the call brought no
@@ -8,7 +8,7 @@ identities, nothing was done, and the client asks again.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from bloomlock.commands import encode_command, encode_opening
 from bloomlock.delivery import collect
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bloomlock.effects import Core
-    from bloomlock.hashing import Hasher
 
-    from .base import Shard
+    from .base import Segments, Shard
 
 ITEMS = Script("header", "slices", "items")
 
@@ -40,20 +39,32 @@ BROKEN = DISCARDED
 """In place of the header of a shard whose set was evicted; no shard has it."""
 
 
-class SlicedStrategy(Strategy):
-    """One round trip by a script, and one more for each growth that the client has not heard of.
+class ScriptStrategy(Strategy):
+    """One round trip by EVALSHA, and one more for each growth that the client has not heard of.
 
-    With `refresh` the add of an item that is there renews it, in a window.
+    Exact, and the only one that never writes to a lost filter. With `refresh` the add of an item
+    that is there renews it, in a window. A filter with slices has no other and asks for it first.
     """
 
-    bits_per_exchange: ClassVar[int] = 2**18
+    name = "lua"
+    bits_per_exchange = 2**18
 
-    def __init__(self, name: str, *, refresh: bool = False, all_set: bool = False) -> None:
+    def __init__(
+        self,
+        name: str = "lua",
+        *,
+        has_slices: bool = False,
+        refresh: bool = False,
+        all_set: bool = False,
+    ) -> None:
         self.name = name
-        self.refresh = refresh
+        self._has_slices = has_slices
+        self._add = RENEW if refresh else ADD
         self._all_set = all_set
 
     def check_server(self, key: str) -> Core[None]:
+        if not self._has_slices:
+            return
         request = Request(key, [encode_command("EVAL", "return 1", 0)])
         (reply,) = yield from collect(request, repeatable=True)
         if isinstance(reply, Exception) and is_missing(reply):
@@ -62,11 +73,9 @@ class SlicedStrategy(Strategy):
                 f"this client; it answered {reply}"
             )
 
-    def one(
-        self, shards: Sequence[Shard], hasher: Hasher, item: bytes, *, write: bool
-    ) -> Core[Segment]:
-        shard = shards[hasher.shard_of(item)]
-        state, operation = shard.slices, self._operation(write=write)
+    def one(self, shards: Sequence[Shard], item: bytes, *, write: bool) -> Core[Segment]:
+        shard = shards[shards[0].hasher.shard_of(item)]
+        state, operation = shard.slices, self._add if write else TEST
         if not state.has_tombstones:
             places = state.hasher.packed([item], state.count)
             command = b"%b$%d\r\n%b\r\n" % (_opening(shard, operation), len(places), places)
@@ -76,32 +85,20 @@ class SlicedStrategy(Strategy):
                 if lost.sent and write:
                     return Segment(1, error=lost)
                 reply = lost
-            segment = _read(shard, reply, 1) if isinstance(reply, list) else None
+            segment = read_reply(shard, reply, 1) if isinstance(reply, list) else None
             if segment is not None:
                 return segment
         # By any other reply nothing was done.
         (segment,) = yield from ask_shard(shard, [item], operation)
         return segment
 
-    def ask_shard(
-        self,
-        shard: Shard,
-        hasher: Hasher,  # noqa: ARG002 - as Strategy
-        items: Sequence[bytes],
-        *,
-        write: bool,
-    ) -> Core[list[Segment]]:
-        return ask_shard(shard, items, self._operation(write=write), all_set=self._all_set)
-
-    def _operation(self, *, write: bool) -> bytes:
-        if not write:
-            return TEST
-        return RENEW if self.refresh else ADD
+    def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
+        return ask_shard(shard, items, self._add if write else TEST, all_set=self._all_set)
 
 
 def ask_shard(
     shard: Shard, items: Sequence[bytes], operation: bytes, *, all_set: bool = False
-) -> Core[list[Segment]]:
+) -> Core[Segments]:
     """Carry out an operation for some items, all of one shard; see Strategy.ask_shard.
 
     DISCARD without items sets the flag of discards. `all_set`: the bits of the items were all set
@@ -132,7 +129,7 @@ def ask_shard(
         replies = yield from ITEMS.call_each(keys, makers, repeatable=is_repeatable)
         todo = []
         for part, reply in zip(parts, replies, strict=True):
-            segment = _read(shard, reply, len(part))
+            segment = read_reply(shard, reply, len(part))
             if segment is None:
                 todo.append(part)
             else:
@@ -152,7 +149,7 @@ def _opening(shard: Shard, operation: bytes) -> bytes:
     return state.openings[operation]
 
 
-def _read(shard: Shard, reply: Any, count: int) -> Segment | None:
+def read_reply(shard: Shard, reply: Any, count: int) -> Segment | None:
     """Return the answers of one call; None: it has to be made again by what was learned."""
     if not isinstance(reply, list):
         return Segment(count, error=error_of(reply))
@@ -175,7 +172,6 @@ def _read(shard: Shard, reply: Any, count: int) -> Segment | None:
 
 
 def too_many_slices(key: str, count: int) -> FilterMismatchError:
-    """Return the error for a shard whose state is none of its filter's."""
     return FilterMismatchError(
         f"a filter is damaged: its string {key!r} says that it has {count} slices, and its "
         "parameters give fewer; delete the filter to start again"
