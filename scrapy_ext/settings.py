@@ -6,8 +6,9 @@ import difflib
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from scrapy.settings import BaseSettings
 from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.misc import load_object
 
@@ -18,19 +19,58 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
 
-T = TypeVar("T")
-
-_PREFIX = "BLOOMLOCK_"
-_NAMES = (
-    *("URL", "NAME", "CAPACITY", "ERROR_RATE", "WINDOW", "PERSIST", "RESUME", "RETRIES", "PACE"),
-    *("ON_OUTAGE", "LEASE", "FILTER", "PICKLE"),
-)
-KNOWN = tuple(_PREFIX + name for name in _NAMES)
 _FILTER_OPTIONS = ("strategy", "key", "seeds", "num_hashes", "optimize", "on_full", "timeout")
+
+
+def _number(value: Any, below: float = float("inf")) -> float:
+    """Read a number above 0; the command line's `-s` hands it over as a string."""
+    number = float(value)
+    if isinstance(value, bool) or not 0 < number < below:
+        raise ValueError(value)
+    return number
+
+
+def _whole(value: Any, least: int = 0) -> int:
+    number = float(value)
+    if isinstance(value, bool) or number < least or not number.is_integer():
+        raise ValueError(value)
+    return int(number)
+
+
+def _flag(value: Any) -> bool:
+    return BaseSettings({"": value}).getbool("")
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return BaseSettings({"": value}).getdict("")
+
+
+def _word(value: Any, *allowed: str) -> str:
+    return allowed[allowed.index(value)]
+
+
+_ABOVE_0 = (_number, "is a number above 0")
+_BOOL = (_flag, "are True and False")
+_CHECKS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
+    "capacity": (1_000_000, partial(_whole, least=1), "is a whole number above 0"),
+    "error_rate": (1e-6, partial(_number, below=1.0), "is a number above 0 and below 1"),
+    "window": (None, *_ABOVE_0),
+    "persist": (False, *_BOOL),
+    "resume": (True, *_BOOL),
+    "retries": (0, _whole, "is a whole number 0 or more"),
+    "pace": ("shared", lambda word: _word(word, "shared", "process"), "are 'shared', 'process'"),
+    "on_outage": ("wait", lambda word: _word(word, "wait", "close"), "are 'wait', 'close'"),
+    "lease": (60.0, *_ABOVE_0),
+    "pickle": (True, *_BOOL),
+    "filter": ("{}", _dict, "is a dict"),
+}
+"""Default, check, and what is allowed."""
+_PREFIX = "BLOOMLOCK_"
+_NAMES = ("URL", "NAME", *map(str.upper, _CHECKS))
+KNOWN = tuple(_PREFIX + name for name in _NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,52 +112,29 @@ class CrawlSettings:
             ConfigurationError: A value is not allowed; the sentence names it.
         """
         settings = crawler.settings
-
-        def read(name: str, default: Any, allowed: str, convert: Callable[[Any], T]) -> T:
-            key = _PREFIX + name
-            return _checked(key, settings.get(key, default), allowed, convert)
-
-        def flag(key: str, *, default: bool) -> bool:
-            allowed = "are True and False"
-            return _checked(
-                key, settings.get(key), allowed, lambda _: settings.getbool(key, default)
-            )
-
-        def choice(name: str, *allowed: str) -> str:
-            words = f"are {', '.join(map(repr, allowed))}"
-            return read(name, allowed[0], words, lambda word: allowed[allowed.index(word)])
-
-        name, window = settings.get("BLOOMLOCK_NAME"), settings.get("BLOOMLOCK_WINDOW")
-        above_0 = "is a number above 0"
-        options = read("FILTER", {}, "is a dict", lambda _: settings.getdict("BLOOMLOCK_FILTER"))
+        values = {}
+        for name, (default, check, allowed) in _CHECKS.items():
+            key = _PREFIX + name.upper()
+            values[name] = _checked(key, settings.get(key), default, check, allowed)
+        # What scrapy-redis calls it.
+        key = "SCHEDULER_FLUSH_ON_START"
+        values["resume"] &= not _checked(key, settings.get(key), False, *_BOOL)
+        options = _dict(values.pop("filter"))
         for option in options:
             if option not in _FILTER_OPTIONS:
                 raise ConfigurationError(
                     f"BLOOMLOCK_FILTER has {option!r}; allowed are {', '.join(_FILTER_OPTIONS)}."
                 )
-        timeout = options.pop("timeout", 1.0)
-        # What scrapy-redis calls it.
-        flushes = flag("SCHEDULER_FLUSH_ON_START", default=False)
+        timeout = options.pop("timeout", None)
+        template = settings.get("BLOOMLOCK_NAME")
+        spider = crawler.spider or crawler.spidercls
         return cls(
-            name=_filled("%(name)s" if name is None else name, crawler.spider or crawler.spidercls),
-            is_named=name is not None,
-            capacity=read(
-                "CAPACITY", 1_000_000, "is a whole number above 0", partial(_whole, least=1)
-            ),
-            error_rate=read(
-                "ERROR_RATE", 1e-6, f"{above_0} and below 1", partial(_number, below=1)
-            ),
-            window=None if window is None else read("WINDOW", None, above_0, _number),
-            persist=flag("BLOOMLOCK_PERSIST", default=False),
-            resume=flag("BLOOMLOCK_RESUME", default=True) and not flushes,
-            retries=read("RETRIES", 0, "is a whole number 0 or more", _whole),
+            name=_filled("%(name)s" if template is None else template, spider),
+            is_named=template is not None,
             fifo=issubclass(load_object(settings["SCHEDULER_MEMORY_QUEUE"]), FifoMemoryQueue),
-            pace=choice("PACE", "shared", "process"),
-            on_outage=choice("ON_OUTAGE", "wait", "close"),
-            lease=read("LEASE", 60.0, above_0, _number),
-            pickle=flag("BLOOMLOCK_PICKLE", default=True),
             options=options,
-            timeout=_checked("timeout in BLOOMLOCK_FILTER", timeout, above_0, _number),
+            timeout=_checked("timeout in BLOOMLOCK_FILTER", timeout, 1.0, *_ABOVE_0),
+            **values,
         )
 
 
@@ -171,23 +188,8 @@ def _filled(template: Any, spider: object) -> str:
     )
 
 
-def _checked(key: str, value: Any, allowed: str, convert: Callable[[Any], T]) -> T:
+def _checked(key: str, value: Any, default: Any, check: Callable[[Any], Any], allowed: str) -> Any:
     try:
-        return convert(value)
+        return default if value is None else check(value)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{key} is {value!r}; allowed {allowed}.") from error
-
-
-def _number(value: Any, below: float = float("inf")) -> float:
-    """Read a number above 0; the command line's `-s` hands it over as a string."""
-    number = float(value)
-    if isinstance(value, bool) or not 0 < number < below:
-        raise ValueError(value)
-    return number
-
-
-def _whole(value: Any, least: int = 0) -> int:
-    number = float(value)
-    if isinstance(value, bool) or number < least or not number.is_integer():
-        raise ValueError(value)
-    return int(number)
