@@ -34,7 +34,7 @@ QUICK = (
     "bloomlock",
     "tests/unit",
     "tests/contract",
-    "tests/cli/test_streams.py",
+    "tests/cli/test_lines.py",
     "tests/scrapy_ext/test_crawl_parts.py",
 )
 """What `-m quick` runs: the pure parts, and something of each area on a real server."""
