@@ -121,7 +121,7 @@ class BitmapStrategy(Strategy):
 def _set(shard: Shard, image: Bytes, items: Sequence[bytes]) -> None:
     hasher = shard.hasher
     if core is not None and hasher.compiled is not None:
-        core.bits(hasher.compiled, (image,) * hasher.shards).add_many(list(items))
+        core.Bits(hasher.compiled, (image,) * hasher.shards).add_many(list(items))
     else:
         set_rows(image, hasher.rows(items))
 
@@ -132,7 +132,7 @@ def _missing(
     hasher = shard.hasher
     if core is not None and hasher.compiled is not None:
         image = bytearray(before) if isinstance(before, bytes) else before
-        bits = core.bits(hasher.compiled, (image,) * hasher.shards)
+        bits = core.Bits(hasher.compiled, (image,) * hasher.shards)
         return list(map(not_, cast("list[bool]", bits.exists_many(list(items)))))
     return rows_missing(np.frombuffer(before, np.uint8), hasher.rows(items))
 
