@@ -98,12 +98,12 @@ class NextMessage(NamedTuple):
     seconds: float
 
 
-class Clock(NamedTuple):
-    """Answered by the clock that leases are counted by, a function that returns seconds."""
+class ThisRuntime(NamedTuple):
+    """Answered by the runtime that carries out the core."""
 
 
 class Limit(NamedTuple):
-    """Wait for later answers no longer than `until`, by the clock of Clock.
+    """Wait for later answers no longer than `until`, by the runtime's clock.
 
     A request without an answer by then is a ConnectionLost by a time-out, though it goes on. `line`
     is a list of one element, None at first, by which the runtime keeps the order of what goes on.
@@ -148,10 +148,6 @@ class Elsewhere(NamedTuple):
     core: Generator[Any, Any, Any]
 
 
-class IsCluster(NamedTuple):
-    """Answered by whether keys lie on several servers, of which some may be down."""
-
-
 class Call(NamedTuple):
     """Call a function that may wait for a disk; asyncio calls it in a thread of its own."""
 
@@ -163,13 +159,18 @@ NO_LIMIT, NOT_WAITING = Limit(None, []), Limit(None, [], waits=False)
 SHORTEST_GRACE_S = 0.002
 Asking: TypeAlias = Request | Pipeline | Transaction | Parallel
 Effect: TypeAlias = (
-    Pause | Subscribe | NextMessage | Clock | Behind | FanOut | Elsewhere | IsCluster | Call
+    Pause | Subscribe | NextMessage | ThisRuntime | Behind | FanOut | Elsewhere | Call
 )
 Step: TypeAlias = Asking | Limit | Effect
 Core: TypeAlias = Generator[Step, Any, T]
 
 
 class AnyRuntime(Protocol):
+    is_cluster: bool
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
     @property
     def members(self) -> Sequence[AnyRuntime]:
         """The runtime of each server that a FanOut goes to; itself if there is one server."""

@@ -22,7 +22,7 @@ from bloomlock.descriptor import (
     Descriptor,
     Replaced,
 )
-from bloomlock.effects import ConnectionLost, Core, IsCluster, Pause, Request
+from bloomlock.effects import ConnectionLost, Core, Pause, Request, ThisRuntime
 from bloomlock.errors import (
     BloomlockError,
 )
@@ -120,7 +120,7 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
         most = max((one.shards for one in old), default=1)
         if stored is None:
             old.append(Replaced(most, found.header))
-        if most > 1 and (yield IsCluster()):
+        if most > 1 and (yield ThisRuntime()).is_cluster:
             # Nothing is deleted while a server is down that has a shard.
             looks = [ask(key, encode_command("EXISTS", key)) for key in map(keys.bits, range(most))]
             yield from in_parallel(looks)

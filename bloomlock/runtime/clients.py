@@ -127,9 +127,9 @@ def _listed(
 def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> object:
     if isinstance(client, kinds):
         pool = connections.own_pool(client)
-        if pool is None or connections.asks_sentinel(pool):
+        if pool is None or hasattr(pool, "sentinel_manager"):
             return id(client)
-        place = connections.settings_of(pool)
+        place = pool.connection_kwargs
     else:
         address = checked_address(client, name, f"one of the {allowed}, which start with ")
         with explained(address):

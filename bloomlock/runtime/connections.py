@@ -23,8 +23,6 @@ from .background import finish
 from .redispy import OWN_CLASSES, SHORTEST_READ_S, async_close_quietly
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from .redispy import Connection
 
 Source: TypeAlias = Any
@@ -56,16 +54,10 @@ class Taken(NamedTuple):
     bound: asyncio.Semaphore | None = None
 
 
-def settings_of(source: Source) -> Mapping[str, Any]:
-    """Return what connections of a source are made with: `host` and `port`, or `path`, and more."""
-    settings: Mapping[str, Any] = source.connection_kwargs
-    return settings
-
-
 def place_of(client: Any) -> str:
     if (pool := own_pool(client)) is None:
         return "this cluster"
-    known = settings_of(pool)
+    known = pool.connection_kwargs
     place = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
     return f"{place}, database {known.get('db') or 0}"
 
@@ -84,10 +76,6 @@ def may_keep_one(pool: Source | None) -> bool:
         and not isinstance(pool, _KEEP_NONE)
         and max_connections(pool, 0) >= FEW_CONNECTIONS
     )
-
-
-def asks_sentinel(pool: Source | None) -> bool:
-    return hasattr(pool, "sentinel_manager")
 
 
 def renew_lock(pool: Source | None) -> None:
@@ -147,7 +135,7 @@ async def async_release(source: Source, connection: Connection) -> None:
 def open_connection(pool: Source, seconds: float | None = None) -> Connection:
     """Return an open connection with the settings of a pool, which does not count it."""
     # RESP2: redis-py writes each message of RESP3 to a log before it returns it.
-    settings = {**settings_of(pool), "protocol": 2}
+    settings = {**pool.connection_kwargs, "protocol": 2}
     if seconds is not None:
         for name in ("socket_connect_timeout", "socket_timeout"):
             allowed = settings.get(name)
@@ -161,7 +149,7 @@ def open_connection(pool: Source, seconds: float | None = None) -> Connection:
 
 
 async def async_open_connection(source: Source) -> Connection:
-    connection = source.connection_class(**settings_of(source))
+    connection = source.connection_class(**source.connection_kwargs)
     await connection.connect()
     return connection
 

@@ -63,7 +63,6 @@ class ServerStatus:
     Attributes:
         running: Whether it lives; everything from `pid` on is None if it does not.
         data_dir: Directory of its data.
-        socket_path: Its unix socket.
         url: Its address for redis-py.
         pid: Process id.
         loading: Whether it is still reading its data and takes no commands yet.
@@ -77,7 +76,6 @@ class ServerStatus:
 
     running: bool
     data_dir: Path
-    socket_path: Path
     url: str
     pid: int | None = None
     loading: bool | None = None
@@ -166,7 +164,7 @@ def status() -> ServerStatus:
         while True:
             home.has_socket()
             if not home.is_alive():
-                return ServerStatus(False, home.data_dir, home.socket_path, home.url)
+                return ServerStatus(False, home.data_dir, home.url)
             home.refuse_other_host()
             try:
                 with connect(home.socket_path, _STATUS_TIMEOUT) as client:
@@ -183,7 +181,6 @@ def status() -> ServerStatus:
         return ServerStatus(
             running=True,
             data_dir=home.data_dir,
-            socket_path=home.socket_path,
             url=home.url,
             pid=info["process_id"],
             loading=bool(info["loading"]),

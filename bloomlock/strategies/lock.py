@@ -22,11 +22,11 @@ from bloomlock.descriptor import DISCARDED
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
-    Clock,
     ConnectionLost,
     Core,
     Limit,
     Pause,
+    ThisRuntime,
 )
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.hashing import pick
@@ -106,7 +106,7 @@ class LockStrategy(Strategy):
         return [done for done in update.results if done is not None]
 
     def _carry_out(self, update: _Update) -> Core[None]:
-        clock = yield Clock()
+        clock = (yield ThisRuntime()).clock
         until = clock() + self._timeout
         while wanted := sorted(update.waiting):
             asking = AcquireRequest(secrets.token_urlsafe(12).encode(), LEASE_MS)

@@ -75,7 +75,7 @@ def nodes():
 
 
 def port_of(source):
-    return int(connections.settings_of(source)["port"])
+    return int(source.connection_kwargs["port"])
 
 
 def hand_over(nodes, slot, to):
@@ -392,7 +392,7 @@ def test_a_closed_connection_is_opened_by_the_next_command(r, connection):
     assert redispy.reply_reader(r.connection_pool)(connection) == b"PONG"
 
     async def run():
-        path = connections.settings_of(r.connection_pool)["path"]
+        path = r.connection_pool.connection_kwargs["path"]
         async with redis.asyncio.Redis(unix_socket_path=path) as client:
             made = await connections.async_get_connection(client.connection_pool)
             await redispy.async_close_quietly(made)
@@ -545,16 +545,15 @@ def test_the_reply_of_a_replica_is_a_reply_although_sentinel_is_asked():
         watching = redis.sentinel.Sentinel([("127.0.0.1", port)], socket_timeout=LONG)
         wait_until(lambda: is_known(watching))
         pool = watching.master_for("mymaster").connection_pool
-        assert connections.asks_sentinel(pool)
-        assert not connections.asks_sentinel(admin.connection_pool)
+        assert hasattr(pool, "sentinel_manager")
+        assert not hasattr(admin.connection_pool, "sentinel_manager")
         assert not connections.may_keep_one(pool)
         made = pool.get_connection()
-        assert not connections.asks_sentinel(None)
 
         async def run():
             watching = redis.asyncio.sentinel.Sentinel([("127.0.0.1", port)], socket_timeout=LONG)
             source = watching.master_for("mymaster").connection_pool
-            assert connections.asks_sentinel(source)
+            assert hasattr(source, "sentinel_manager")
             made = await connections.async_get_connection(source)
             admin.replicaof("127.0.0.1", port)
             await redispy.async_send(made, encode_command("SET", "a", "1") + PING)

@@ -17,11 +17,9 @@ from bloomlock.effects import (
     Asking,
     Behind,
     Call,
-    Clock,
     ConnectionLost,
     Elsewhere,
     FanOut,
-    IsCluster,
     Limit,
     NextMessage,
     Parallel,
@@ -29,6 +27,7 @@ from bloomlock.effects import (
     Pipeline,
     Request,
     Subscribe,
+    ThisRuntime,
     Transaction,
     shorten_traceback,
 )
@@ -63,6 +62,8 @@ SHARED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 class AsyncDriver(AsyncExchange):
     """Runs cores over a client; `members` are the runtimes of the servers of a FanOut."""
+
+    clock = staticmethod(boot_clock)
 
     def __init__(self, client: Any, members: Sequence[Self] = ()) -> None:
         super().__init__(client)
@@ -199,10 +200,8 @@ class AsyncDriver(AsyncExchange):
                 return await self._send_again(step)
             case Pause():
                 return await async_sleep(step.seconds)
-            case Clock():
-                return boot_clock
-            case IsCluster():
-                return self.is_cluster
+            case ThisRuntime():
+                return self
             case Subscribe():
                 if not subscriptions and (made := await self._subscribe(step)) is not None:
                     subscriptions.append(made)
