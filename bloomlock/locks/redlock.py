@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -221,27 +220,18 @@ class MajoritySteps(LockSteps):
 
         return self._ask_each(ballot, release, is_enough, LINGER_SECONDS, closes=True)
 
-    def is_held(self, token: bytes, is_shared: bool) -> Core[bool]:  # noqa: ARG002 - no readers here
-        return (yield from self.value()) == token
-
-    def value(self) -> Core[bytes | None]:
-        """Return the token that a majority has; None if none has."""
+    def locked(self) -> Core[bool]:
+        """Return whether a majority has a token, so that nobody else can get the lock."""
         ballot = self.new_ballot()
 
-        def look(seat: Seat) -> Core[bytes]:
-            return (yield from seat.steps.value()) or b""
+        def look(seat: Seat) -> Core[Vote]:
+            return Vote.YES if (yield from seat.steps.locked()) else Vote.NO
 
-        def count(answers: Votes) -> tuple[bytes, bool | None]:
-            tokens = Counter(each for each in answers if each)
-            token = max(tokens, key=tokens.__getitem__, default=b"-")
-            said = {token: Vote.YES, None: None}
-            return token, agreement([said.get(each, Vote.NO) for each in answers])
-
-        answers = yield from self._ask_each(ballot, look, lambda some: count(some)[1] is not None)
-        token, held = count(answers)
+        votes = yield from self._ask_each(ballot, look, is_decided)
+        held = agreement(votes)
         if held is None:
-            raise self.no_quorum(answers, ballot, "whether it is held is not known")
-        return token if held else None
+            raise self.no_quorum(votes, ballot, "whether it is held is not known")
+        return held
 
     def _ask_each(
         self,

@@ -238,10 +238,7 @@ class LockSession(Watched):
         # If the answer does not come, either lease may be in force. A renewal that is under way
         # does no harm: no step shortens a lease on the server.
         hold.deadline = min(hold.deadline, deadline_of(sent, lease_ms))
-        [held] = yield from self.renew_all([self.renewal_of(hold, lease_ms)])
-        if isinstance(held, Exception):
-            raise (held.cause if isinstance(held, ConnectionLost) else held) from None
-        if not held:
+        if not (yield from self._renew(hold, lease_ms)):
             self.lose(hold, "its key was gone when it was extended")
             raise self._lost_error(hold)
         hold.lease_ms = usual_ms
@@ -256,10 +253,14 @@ class LockSession(Watched):
         hold = self.hold_of(owner)
         if hold is None or hold.lost:
             return False
-        return (yield from self.steps.is_held(hold.token, hold.is_shared))
+        # No renewal shortens a lease, so this one changes none.
+        return (yield from self._renew(hold, lease_ms=1))
 
-    def locked(self) -> Core[bool]:
-        return (yield from self.steps.value()) is not None
+    def _renew(self, hold: Hold, lease_ms: int) -> Core[bool]:
+        [held] = yield from self.renew_all([self.renewal_of(hold, lease_ms)])
+        if isinstance(held, Exception):
+            raise (held.cause if isinstance(held, ConnectionLost) else held) from None
+        return bool(held)
 
     def _all_holds(self) -> list[Hold]:
         """Return all but those that a parent process acquired; the last one first."""

@@ -306,7 +306,9 @@ class AsyncLock:
 
     async def locked(self) -> bool:
         """Return whether any client holds the lock; one round trip."""
-        return await self._run(self._session.locked())
+        if True:  # ASYNC
+            await self._attach(None)
+        return await self._run(self._session.steps.locked())
 
     def owned(self) -> Coroutine[Any, Any, bool]:
         """Ask the server whether this thread or task holds the lock; no round trip if it does not.

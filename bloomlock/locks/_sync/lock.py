@@ -239,7 +239,7 @@ class Lock:
 
     def locked(self) -> bool:
         """Return whether any client holds the lock; one round trip."""
-        return self._run(self._session.locked())
+        return self._run(self._session.steps.locked())
 
     def owned(self) -> bool:
         """Ask the server whether this thread or task holds the lock; no round trip if it does not.

@@ -251,20 +251,6 @@ class LockSteps:
             self._missing.add(words[0])
         return None
 
-    def is_held(self, token: bytes, is_shared: bool) -> Core[bool]:
-        value, until_ms, (seconds, us) = yield from ask(
-            self.keys.lock,
-            encode_command("GET", self.keys.lock),
-            encode_command("ZSCORE", self.keys.holders, token),
-            encode_command("TIME"),
-        )
-        if not is_shared:
-            return bool(value == token)
-        # Other readers may keep the lock longer than this hold lives.
-        now_ms = int(seconds) * 1000 + int(us) // 1000
-        return bool(value == SHARED and until_ms and float(until_ms) > now_ms)
-
-    def value(self) -> Core[bytes | None]:
-        [value] = yield from ask(self.keys.lock, encode_command("GET", self.keys.lock))
-        held: bytes | None = value
-        return held
+    def locked(self) -> Core[bool]:
+        [held] = yield from ask(self.keys.lock, encode_command("EXISTS", self.keys.lock))
+        return bool(held)
