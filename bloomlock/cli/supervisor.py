@@ -1,11 +1,5 @@
 """One command as a child process, for as long as a lock or a claim is held.
 
-With no terminal around, the command gets a process group of its own and signals go to all of it:
-ending `sh -c "fetch; load"` has to end what the shell is running, too. At a terminal it stays in
-the group of this process, because only there it can read from the terminal and be stopped by
-Ctrl-Z; signals then go to the command alone. Ctrl-C reaches both of them there, by the terminal,
-so it is not sent on: a second one means "at once" to many programs.
-
 If this process is killed, a guard sends the command SIGTERM, and SIGKILL a grace later.
 """
 
@@ -84,6 +78,10 @@ class Command:
         self._received: list[int] = []
         self._waiting: asyncio.Task[Any] | None = None
         self._process: Process | None = None
+        # Without a terminal the command gets a process group, and signals go to all of it: ending
+        # `sh -c "fetch; load"` has to end what the shell runs, too. At a terminal it stays in the
+        # group of this process, because only there it can read from the terminal and be stopped
+        # by Ctrl-Z.
         self._has_group = not any(map(os.isatty, range(3)))
 
     def receive(self, number: int) -> None:
@@ -148,7 +146,7 @@ class Command:
         return returned if returned >= 0 else SIGNALLED - returned
 
     def _forward(self, process: Process, number: int) -> None:
-        # At a terminal, a key has sent its signal to both.
+        # At a terminal a key has sent its signal to both; a second one means "at once" to many.
         if process.returncode is None and (self._has_group or number not in _FROM_KEYS):
             self._send(process, number)
 
