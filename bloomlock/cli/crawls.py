@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
 _AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
 _FINGERPRINTER = "scrapy_ext.ScrapyRedisFingerprinter"
-_ALONE = {
-    "DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter",
-    "SPIDER_MIDDLEWARES": {"scrapy_ext.BatchingMiddleware": 10},
-}
 _ROOM = 2
 """Times what the source holds: the capacity of a new filter, as the crawl goes on."""
 _BATCH = 2**16
@@ -53,7 +49,6 @@ _LONGEST = 4096
 @click.argument("source", metavar="KEY|FILE")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--from", "source_url", metavar="URL", help="Server of KEY.  [default: the filter's]")
-@click.option("--alone", is_flag=True, help="For DUPEFILTER_CLASS without our scheduler.")
 @click.option("--undo", is_flag=True, help="KEY: its queue gets what waits in the crawl NAME.")
 @url_option
 @key_option
@@ -62,7 +57,6 @@ def import_command(
     name: str | None,
     *,
     source_url: str | None,
-    alone: bool,
     undo: bool,
     url: str | None,
     key: bytes | None,
@@ -90,16 +84,16 @@ def import_command(
             where = connected(source_url or url, "--from")
             found = RedisSet(*stack.enter_context(where), source)
         name = name or source.removesuffix(":dupefilter")
-        place = {}
-        if not alone:
-            with connected(url) as (client, _):
-                place["prefix"] = _crawl_record(client, name).prepare()
+        with connected(url) as (client, _):
+            prefix = _crawl_record(client, name).prepare()
         parameters = {"client": url} | ({} if key is None else {"key": key})
-        bloom = stack.enter_context(create_or_open(name, parameters, _ROOM * found.most, **place))
+        bloom = stack.enter_context(
+            create_or_open(name, parameters, _ROOM * found.most, prefix=prefix)
+        )
         with advise(_AGAIN):
             read, late = _import(bloom, found)
         settings = {
-            **(_ALONE if alone else {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}),
+            "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
             "BLOOMLOCK_NAME": bloom.name.replace("%", "%%"),
             "BLOOMLOCK_CAPACITY": bloom.capacity,
             "BLOOMLOCK_ERROR_RATE": bloom.error_rate,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
+import redis
 from asked_filter import crawler_of
 from proxy import Proxy
 from scrapy import Request, Spider
@@ -16,7 +19,10 @@ from scrapy_redis.dupefilter import RFPDupeFilter as SetDupeFilter
 from bloomlock import BloomFilter
 from bloomlock.cli.crawls import SeenFile
 from bloomlock.cli.errors import Failure
-from scrapy_ext import BloomDupeFilter
+from scrapy_ext.crawl_state import CrawlRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
 OURS = "REQUEST_FINGERPRINTER_CLASS"
@@ -35,14 +41,20 @@ def settings_of(done) -> dict[str, object]:
     return {name: value for name, value in names.items() if name.isupper()}
 
 
+@contextmanager
+def filter_of(valkey: str, name: str) -> Iterator[BloomFilter]:
+    """The filter of the crawl that the next process goes on with."""
+    with redis.Redis.from_url(valkey) as client:
+        prefix = CrawlRecord(client, name).prepare()
+        with BloomFilter.open(name, client=client, prefix=prefix) as bloom:
+            yield bloom
+
+
 def crawl_sees(valkey: str, settings: dict[str, object], requests: list[Request]) -> list[bool]:
-    """What the duplicates filter of a crawl with these settings says of requests."""
-    crawler = crawler_of(BLOOMLOCK_URL=valkey, **settings)
-    dupefilter = BloomDupeFilter.from_crawler(crawler)
-    dupefilter.open()
-    seen = [dupefilter.request_seen(request) for request in requests]
-    dupefilter.close()
-    return seen
+    """What the filter of a crawl with these settings says of requests."""
+    fingerprinter = crawler_of(**settings).request_fingerprinter
+    with filter_of(valkey, str(settings["BLOOMLOCK_NAME"])) as bloom:
+        return bloom.exists_many([*map(fingerprinter.fingerprint, requests)])
 
 
 def earlier(request: Request) -> str:
@@ -62,7 +74,7 @@ def filled(valkey, name, r):
 
 def test_a_crawl_goes_on_with_the_set_of_scrapy_redis(run, valkey, r, filled):
     key, requests = filled
-    done = run("scrapy-import", "--alone", key)
+    done = run("scrapy-import", key)
     assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
     assert done.stderr.startswith(b"bloomlock: 301 fingerprints read from the set '")
     settings = settings_of(done)
@@ -77,7 +89,7 @@ def test_a_crawl_goes_on_with_the_set_of_scrapy_redis(run, valkey, r, filled):
 def test_an_earlier_set(run, valkey, name, r):
     requests = [Request(f"https://shop.example/?a=1&b={number}") for number in range(50)]
     r.sadd(f"{name}:old", *map(earlier, requests))
-    done = run("scrapy-import", "--alone", f"{name}:old", name)
+    done = run("scrapy-import", f"{name}:old", name)
     settings = settings_of(done) | {OURS: "scrapy_ext.EarlierFingerprinter"}
     assert all(crawl_sees(valkey, settings, requests))
 
@@ -89,7 +101,7 @@ def test_a_crawl_goes_on_with_the_file_of_scrapy(run, valkey, name, tmp_path):
     assert not any(map(dupefilter.request_seen, requests))
     dupefilter.close("")
     for source in (tmp_path, tmp_path / "requests.seen"):
-        done = run("scrapy-import", "--alone", str(source), name)
+        done = run("scrapy-import", str(source), name)
         assert done.returncode == 0
         assert b"501 fingerprints read" in done.stderr
     settings = settings_of(done)
@@ -147,11 +159,11 @@ def test_a_crawl_that_runs_meanwhile(run, valkey, r, filled):
         return "pass"
 
     with Proxy(valkey, judge) as proxy:
-        done = run("scrapy-import", "--alone", key, "--from", proxy.url)
+        done = run("scrapy-import", key, "--from", proxy.url)
     assert done.returncode == 0
     members = [bytes.fromhex(member.decode()) for member in r.smembers(key)]
     assert len(members) == 12_301
-    with BloomFilter.open(key.removesuffix(":dupefilter"), client=r) as bloom:
+    with filter_of(valkey, key.removesuffix(":dupefilter")) as bloom:
         assert all(bloom.exists_many(members))
     assert all(crawl_sees(valkey, settings_of(done), requests[:50]))
 
@@ -170,7 +182,7 @@ def test_what_comes_after_the_first_reading_is_found_by_the_verification(run, va
         return "pass"
 
     with Proxy(valkey, judge) as proxy:
-        done = run("scrapy-import", "--alone", key, "--from", proxy.url)
+        done = run("scrapy-import", key, "--from", proxy.url)
     assert done.returncode == 0
     assert b"51 of them came meanwhile" in done.stderr
     assert all(crawl_sees(valkey, settings_of(done), late))
@@ -180,16 +192,14 @@ def test_a_server_that_is_gone(run, valkey, filled):
     key, requests = filled
 
     def judge(command: str, _: int) -> str:
-        return "before" if command in ("SET", "BITFIELD", "EVALSHA") else "pass"
+        return "before" if command in ("BITFIELD", "EVALSHA") else "pass"
 
-    with Proxy(valkey) as proxy:
-        name = key.removesuffix(":dupefilter")
-        assert run("filter", "create", name, "--url", proxy.url).returncode == 0
-        proxy.judge = judge
-        done = run("scrapy-import", "--alone", key, "--url", proxy.url, "--from", valkey)
+    assert run("scrapy-import", key).returncode == 0
+    with Proxy(valkey, judge) as proxy:
+        done = run("scrapy-import", key, "--url", proxy.url, "--from", valkey)
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
     assert done.stderr.endswith(f"; {AGAIN}\n".encode())
-    again = run("scrapy-import", "--alone", key)
+    again = run("scrapy-import", key)
     assert all(crawl_sees(valkey, settings_of(again), requests))
 
 
