@@ -245,7 +245,7 @@ def locks(client: redis.Redis, cluster: redis.RedisCluster) -> None:
 
 def strategies() -> None:
     BloomFilter("pages", 1000, strategy=LockStrategy(timeout=5))
-    BloomFilter("pages", 1000, strategy=LockStrategy(5))  # type: ignore[arg-type]
+    BloomFilter("pages", 1000, strategy=LockStrategy(5))  # type: ignore[call-arg]
 
 
 def errors(lock: Lock) -> redis.exceptions.LockNotOwnedError:
