@@ -186,11 +186,8 @@ class WholeFilter(ConnectedFilter):
         What was added before is in it; what is added during the call may be. What was discarded
         before is discarded in it. The copy gets its name when it is whole, as in `import_file`.
 
-        Args:
-            client: That of the other server, or its URL.
-            name: The copy's name; None: that of this filter.
-            replace: Whether a filter of that name is replaced there.
-            progress: Called with how many bytes are done, and of how many.
+        `client` is that of the other server, or its URL; a `name` of None that of this filter. The
+        others are as for `import_file`.
 
         Raises:
             FilterLostError: If this filter is cleared, replaced or lost during the call, and its
@@ -223,10 +220,9 @@ class WholeFilter(ConnectedFilter):
     ) -> None:
         """Give the filter other parameters, from its items, while it is in use.
 
-        A Bloom filter cannot say what was added, so the items come from where they are kept. While
-        `items` are read the filter is in use. Then it is closed: adds and tests of other objects
-        wait. `late` is called, what it returns is added, and the new filter takes the place of the
-        old one, all at once. The other objects go on with it by themselves.
+        A Bloom filter cannot say what was added, so `items` come from where they are kept. Then it
+        is closed: adds and tests of other objects wait. `late` is called, what it returns is added,
+        and the new filter takes the place of the old one. The other objects go on with it.
 
         No item that was acknowledged before the switch is absent after it, if it is written to
         the source before it is added, and `late` returns what came to the source since `items`
