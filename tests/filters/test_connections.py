@@ -98,9 +98,22 @@ def test_filters_of_asyncio_that_are_closed_or_forgotten_give_their_connection_b
     asyncio.run(run())
 
 
-@pytest.mark.skipif(
-    not hasattr(redis.asyncio.Connection, "mark_for_reconnect"), reason="since redis-py 7"
+has_marks = pytest.mark.skipif(
+    not hasattr(redis.Connection, "mark_for_reconnect"), reason="since redis-py 7"
 )
+
+
+@has_marks
+def test_an_idle_connection_that_redis_py_has_marked_goes_back_first(pooled):
+    made = BloomFilter("x", 1000, client=pooled)
+    [(connection, _, _)] = threads_for(pooled)._idle
+    connection.mark_for_reconnect()
+    made.add("a")
+    # Its release has taken the mark off.
+    assert not connection.should_reconnect()
+
+
+@has_marks
 def test_an_idle_connection_of_asyncio_that_redis_py_has_marked_goes_back_first(r, valkey):
     async def run():
         async with redis.asyncio.Redis.from_url(valkey) as client:
