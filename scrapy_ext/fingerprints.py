@@ -50,8 +50,7 @@ class Fingerprints:
     def leads_back(self, request: Request) -> bool:
         """Return whether a redirect leads back to a request that it comes from.
 
-        Sites answer so that set a cookie first. REDIRECT_MAX_TIMES ends a circle. (A request of a
-        callback may have the `meta` of a redirect, and is none; it is not asked for here.)
+        Sites answer so that set a cookie first. REDIRECT_MAX_TIMES ends a circle.
         """
         urls = request.meta.get("redirect_urls")
         if not isinstance(urls, list) or not urls:
