@@ -169,7 +169,6 @@ class ClaimSession(Watched):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is to be ended here; not in a child of fork."""
         return self.hold is not None and not self.ended and self.hold.pid == os.getpid()
 
     @property

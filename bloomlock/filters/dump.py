@@ -162,9 +162,8 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
                 images[number][start : start + len(data)] = np.frombuffer(data, np.uint8)
             yield from ()
 
-        if not (yield from source.pour(write)):
-            return None
-        return MemoryBloomFilter.of(view.descriptor, images)
+        is_whole = yield from source.pour(write)
+        return MemoryBloomFilter.of(view.descriptor, images) if is_whole else None
 
     return (yield from in_one_generation(state, read))
 
