@@ -47,7 +47,8 @@ def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
         (answer,) = yield from _answer(state, [item], 0, "items", write=write)
         return answer
     asked = state.ask_near(view) if state.caching is not None else None
-    strategy = state.strategy_in(view)
+    # The script looks for tombstones too, where there may be some.
+    strategy = state.strategy if view.expected == view.header else state.script
     segment = yield from strategy.one(view.shards, data, write=write)
     _, header, missing, error = segment
     if error is not None or missing is None or header != view.expected:

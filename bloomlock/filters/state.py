@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bloomlock.effects import Core
-    from bloomlock.strategies import Strategy
 
     from .near_cache import NearCache
     from .options import FilterOptions
@@ -154,10 +153,6 @@ class FilterState(LockOwner):
         self.tombstones = ScriptStrategy(own.name, all_set=True)
         self.bitmap = BitmapStrategy(self.strategy)
         self.merge = BitmapStrategy(self.strategy, answers=False)
-
-    def strategy_in(self, view: View) -> Strategy:
-        """Return what sends the items of a view: the script, where there may be tombstones."""
-        return self.script if view.discards else self.strategy
 
     @property
     def descriptor(self) -> Descriptor:
