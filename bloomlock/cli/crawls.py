@@ -24,7 +24,16 @@ from bloomlock.server import explained, find_address, hide_secret
 
 from .errors import NO, Failure, advise, warn
 from .lines import SignalGuard
-from .options import create_or_open, example, json_option, key_option, name_argument, url_option
+from .options import (
+    count,
+    create_or_open,
+    example,
+    json_option,
+    key_option,
+    name_argument,
+    url_option,
+    value_option,
+)
 from .output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -49,6 +58,7 @@ _LONGEST = 4096
 @click.argument("source", metavar="KEY|FILE")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--from", "source_url", metavar="URL", help="Server of KEY.  [default: the filter's]")
+@value_option("--capacity", kind=count, what="Of a new filter.  [default: twice what is there]")
 @click.option("--undo", is_flag=True, help="KEY: its queue gets what waits in the crawl NAME.")
 @url_option
 @key_option
@@ -57,6 +67,7 @@ def import_command(
     name: str | None,
     *,
     source_url: str | None,
+    capacity: int | None,
     undo: bool,
     url: str | None,
     key: bytes | None,
@@ -86,10 +97,11 @@ def import_command(
         name = name or source.removesuffix(":dupefilter")
         with connected(url) as (client, _):
             prefix = _crawl_record(client, name).prepare()
-        parameters = {"client": url} | ({} if key is None else {"key": key})
-        bloom = stack.enter_context(
-            create_or_open(name, parameters, _ROOM * found.most, prefix=prefix)
-        )
+        parameters: dict[str, Any] = {"client": url}
+        optional = {"key": key, "capacity": capacity}
+        parameters |= {option: value for option, value in optional.items() if value is not None}
+        room = _ROOM * found.most
+        bloom = stack.enter_context(create_or_open(name, parameters, room, prefix=prefix))
         with advise(_AGAIN):
             read, late = _import(bloom, found)
         settings = {
@@ -111,8 +123,7 @@ def import_command(
 
 
 def _undo(key: str, name: str, url: str | None) -> int:
-    with connected(url) as (client, _):
-        record = _crawl_record(client, name)
+    with _crawl_that_is_there(name, url) as (client, record):
         from scrapy_ext.requests import to_pickle  # noqa: PLC0415 - it needs Scrapy
 
         count = 0
@@ -157,8 +168,7 @@ def failed_command(
     """
     if retry and drop:
         raise Failure("--retry and --drop exclude each other")
-    with connected(url) as (client, _):
-        record = _crawl_record(client, name)
+    with _crawl_that_is_there(name, url) as (_, record):
         if retry or drop:
             count = record.settle(retry=retry)
             click.echo(f"{count} {'put back' if retry else 'dropped'}")
@@ -169,6 +179,15 @@ def failed_command(
     elif rows:
         print_table([[row["url"], row["error"]] for row in rows], ("URL", "ERROR"))
     return None
+
+
+@contextmanager
+def _crawl_that_is_there(name: str, url: str | None) -> Iterator[tuple[Any, CrawlRecord]]:
+    with connected(url) as (client, where):
+        record = _crawl_record(client, name)
+        if not record.figures().state:
+            raise Failure(f"there is no crawl {name!r} at {hide_secret(where)}; see --url")
+        yield client, record
 
 
 def _crawl_record(client: Any, name: str) -> CrawlRecord:

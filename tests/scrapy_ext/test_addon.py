@@ -67,12 +67,11 @@ def test_what_is_set_by_whom(
 
 
 def bloomlock(*words: str) -> str:
-    """Run a command and return what it writes."""
+    """Run a command and return what it writes; an error, if its status is not 0."""
     done = subprocess.run(
         [sys.executable, "-m", "bloomlock.cli", *words], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
 
 
 @pytest.mark.parametrize("queue", ["PriorityQueue", "LifoQueue"])
@@ -134,13 +133,16 @@ def test_from_scrapy_redis_and_back(
     theirs["DUPEFILTER_CLASS"] = "scrapy_redis.dupefilter.RFPDupeFilter"
     stop: dict[str, Any] = {"CLOSESPIDER_PAGECOUNT": 5, "CONCURRENT_REQUESTS": 1}
     first = crawls.run(theirs, **stop)
-    told = bloomlock("scrapy-import", "spider:dupefilter", "--url", valkey)
-    assert 'BLOOMLOCK_NAME = "spider"' in told
+    server = ("--url", valkey)
+    told = bloomlock("scrapy-import", "spider:dupefilter", "--capacity", "2e6", *server)
+    assert 'BLOOMLOCK_NAME = "spider"\nBLOOMLOCK_CAPACITY = 2000000\n' in told
     ours = {**ADDON, "REQUEST_FINGERPRINTER_CLASS": "scrapy_ext.ScrapyRedisFingerprinter"}
-    ours |= {"BLOOMLOCK_CAPACITY": 1_000_000}
+    ours |= {"BLOOMLOCK_CAPACITY": 2_000_000}
     second = crawls.run(ours, **stop)
     assert second.lines("Goes on with the crawl 'spider'")
-    undone = bloomlock("scrapy-import", "--undo", "spider:requests", "--url", valkey)
+    for words in (("failed", "another"), ("scrapy-import", "--undo", "another:requests")):
+        assert bloomlock(*words, *server).startswith("2: bloomlock: there is no crawl 'another' at")
+    undone = bloomlock("scrapy-import", "--undo", "spider:requests", *server)
     assert undone == f"{r.zcard('spider:requests')} requests moved to spider:requests\n"
     third = crawls.run(theirs)
     assert third.reason == "finished"
