@@ -24,6 +24,7 @@ import contextlib
 import math
 import random
 import secrets
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from unittest import mock
 
@@ -31,13 +32,12 @@ import redis
 
 from bloomlock.commands import EXEC, MULTI, UNWATCH
 from bloomlock.effects import (
-    Clock,
     ConnectionLost,
-    IsCluster,
     Parallel,
     Pause,
     Pipeline,
     Request,
+    ThisRuntime,
     Transaction,
 )
 from bloomlock.errors import OutcomeUnknownError
@@ -358,10 +358,8 @@ class _Client:
         if isinstance(step, (Request, Pipeline, Parallel)):
             is_info = isinstance(step, Request) and b"INFO" in step.commands[0][:20]
             return self._execute(step.commands) if is_info else step
-        if isinstance(step, Clock):
-            return lambda: 0.0
-        if isinstance(step, IsCluster):
-            return False
+        if isinstance(step, ThisRuntime):
+            return SimpleNamespace(clock=lambda: 0.0, is_cluster=False)
         assert isinstance(step, Pause), f"the explorer has no answer to {step}"
         # No more is known of the memory.
         return None
