@@ -88,7 +88,7 @@ class SliceState:
         """
         self.count = count
         self.layout = _LAYOUT.pack(*self._ring, count) + bytes(self.hasher.hashes[:count])
-        self.openings: dict[bytes, bytes] = {}
+        self.openings: dict[tuple[str, bytes], bytes] = {}
 
     @property
     def num_offsets(self) -> int:

@@ -139,14 +139,15 @@ def ask_shard(
 
 def _opening(shard: Shard, operation: bytes) -> bytes:
     """Return a call of the script up to the places of the items, of which nothing was discarded."""
-    state = shard.slices
-    if operation not in state.openings:
+    # The shards of a plain filter share one state.
+    openings, place = shard.slices.openings, (shard.key, operation)
+    if place not in openings:
         keys = shard.key, discards_key(shard.key)
         header = shard.header.to_bytes(HEADER_BYTES, "big")
-        state.openings[operation] = encode_opening(
-            1, "EVALSHA", ITEMS.digest, len(keys), *keys, header, operation, state.layout
+        openings[place] = encode_opening(
+            1, "EVALSHA", ITEMS.digest, len(keys), *keys, header, operation, shard.slices.layout
         )
-    return state.openings[operation]
+    return openings[place]
 
 
 def read_reply(shard: Shard, reply: Any, count: int) -> Segment | None:
