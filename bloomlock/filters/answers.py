@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item, encode_items
+from bloomlock.strategies import ScriptStrategy
 
+from . import tombstones
 from .batches import Chunk, choose, chunks, fail_after, fail_after_adding, take_known
 from .follow import Operation
 from .near_cache import keys_of
@@ -47,14 +49,15 @@ def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
         (answer,) = yield from _answer(state, [item], 0, "items", write=write)
         return answer
     asked = state.ask_near(view) if state.caching is not None else None
-    # The script looks for tombstones too, where there may be some.
-    strategy = state.strategy if view.expected == view.header else state.script
-    segment = yield from strategy.one(view.shards, data, write=write)
+    if view.expected == view.header or isinstance(state.strategy, ScriptStrategy):
+        segment = yield from state.strategy.one(view.shards, data, write=write)
+    else:
+        segment = yield from tombstones.ask_one(state, view, data, write=write)
     _, header, missing, error = segment
     if error is not None or missing is None or header != view.expected:
         if asked is not None:
             asked.near.doubt()
-        operation = Operation(state, Chunk([data], [0]), write=write, strategy=strategy)
+        operation = Operation(state, Chunk([data], [0]), write=write)
         (answer,) = yield from operation.run(view, [([0], [segment])])
         return answer
     if asked is not None:

@@ -33,6 +33,7 @@ from bloomlock.strategies.script import ScriptStrategy
 from .batches import Chunk, added_elsewhere, before_adding, outcome_unknown
 from .expiry import sweep
 from .state import follow
+from .tombstones import UNKNOWN, ask_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,7 +60,6 @@ ROUNDS = 10
 ASKED_FIRST = 512
 """Items of a batch that are asked about at once before a nearly full filter is added to."""
 
-UNKNOWN = -1
 NOT_DONE = -2
 
 
@@ -84,6 +84,8 @@ class Operation:
         self._update = write and not answers
         self._strategy = strategy or state.strategy
         self._results = np.full(len(chunk.items), NOT_DONE, np.int8)
+        # Whether an item had a tombstone just before it was asked for.
+        self._looked = np.full(len(chunk.items), UNKNOWN, np.int8)
         # What happened to items without an answer: the reply was lost, or an error.
         self._lost: Lost = []
         self._failure: Exception | None = None
@@ -192,7 +194,13 @@ class Operation:
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         is_all = todo.size == len(self._chunk.items)
         items = self._chunk.items if is_all else self._items_at(todo)
-        each = yield from self._strategy.ask(view.shards, items, write=self._write)
+        self._looked[todo] = UNKNOWN
+        each: Answered
+        if not view.discards or isinstance(self._strategy, ScriptStrategy):
+            each = yield from self._strategy.ask(view.shards, items, write=self._write)
+        else:
+            ask = ask_beside(view, self._strategy, items, write=self._write)
+            each, self._looked[todo] = yield from ask
         if len(each) == 1:
             return [(todo, each[0][1])]
         return [(todo[indices], segments) for indices, segments in each]
@@ -201,7 +209,8 @@ class Operation:
         """Take the flag from answers of shards that have tombstones.
 
         Where a script answered it has looked for these. Else a bit that was missing is final, as a
-        tombstone is made only when all are set; where all are set, a script looks for them now.
+        tombstone is made only when all are set. Where all are set, that an item had none just
+        before is final. The script adds those that had one, and looks for what is not known.
         """
         flagged = view.header | DISCARDED
         if not any(segment.header == flagged for _, segment in parts):
@@ -219,6 +228,10 @@ class Operation:
                 settled.append((new, Segment(new.size, view.header, [True] * new.size)))
                 all_set.append(indices[~missing])
         left = np.concatenate(all_set) if all_set else np.zeros(0, np.intp)
+        looked = self._looked[left]
+        final = looked == 0 if self._write else looked != UNKNOWN
+        there, left = left[final], left[~final]
+        settled.append((there, Segment(there.size, view.header, looked[final] == 1)))
         now = view
         if not view.discards:
             try:

@@ -101,8 +101,7 @@ class FilterState(LockOwner):
     Attributes:
         wanted: The parameters asked for; None for a filter that is attached to as it is.
         bitmap, merge: What a batch may take in place of the strategy; the second has no answers.
-        script: What looks for tombstones too.
-        tombstones: What looks for these alone: the bits of the items are all set.
+        tombstones: What looks for tombstones alone: the bits of the items are all set.
         route: The route that "auto" took last where there was a choice; empty: none yet.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
@@ -148,9 +147,7 @@ class FilterState(LockOwner):
         self.fill = FillWatch(self.keys.name, refuse=options.refuses, clock=self.clock)
         if model is not None and model.growth:
             self.fill = GrowthWatch(self.keys, self.clock)
-        own = self.strategy
-        self.script = own if isinstance(own, ScriptStrategy) else ScriptStrategy(own.name)
-        self.tombstones = ScriptStrategy(own.name, all_set=True)
+        self.tombstones = ScriptStrategy(self.strategy.name, all_set=True)
         self.bitmap = BitmapStrategy(self.strategy)
         self.merge = BitmapStrategy(self.strategy, answers=False)
 

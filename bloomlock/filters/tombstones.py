@@ -1,8 +1,12 @@
-"""The sets of the tombstones of discarded items, as they are copied.
+"""The tombstones of discarded items: how items are asked for beside them, and their sets.
 
 Bits are never unset, so an item is discarded by a tombstone: its identity (16 bytes) in a set
 beside its shard. The header of the shard has a flag while there is such a set. A tombstone is made
 only when all bits of its item are set, and within a generation they stay set.
+
+While an object knows of the flag, SMISMEMBER goes out before the command of its strategy, in the
+same request. So no answer costs another round trip but that to an add of a discarded item, which
+the script adds: of several clients one removes the tombstone, and gets "new".
 
 The set has one more member, the sentinel: the header of its generation without flags. It is made
 by the script that sets the flag, and no script makes a set for a header that has the flag. So a set
@@ -12,26 +16,94 @@ generation is broken, as if a shard were missing. What is read without the senti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.effects import ConnectionLost, Request
 from bloomlock.hash_keys import DIGEST_BYTES
+from bloomlock.hashing import pick
 from bloomlock.keys import PREPARED_SECONDS, discards_key
+from bloomlock.parallel import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from bloomlock.effects import Core
+    from bloomlock.strategies import Segment, Shard, Strategy
+    from bloomlock.strategies.base import Answered
+
+    from .generation import View
+    from .state import FilterState
 
 IDENTITIES_PER_COMMAND = 1000
 EPOCH_BYTES = 8
+
+UNKNOWN = -1
+"""In place of an answer about an item, or of whether it has a tombstone."""
 
 
 def sentinel(header: int) -> bytes:
     """Return the member that says of which generation a set is."""
     return header.to_bytes(HEADER_BYTES, "big")
+
+
+def ask_one(state: FilterState, view: View, data: bytes, *, write: bool) -> Core[Segment]:
+    """Ask for an item of a filter with discarded ones; a flag in the answer is no news."""
+    shard = view.shards[view.hasher.shard_of(data)]
+    own = state.strategy.one(view.shards, data, write=write)
+    both: list[Core[Any]] = [_look_up(shard, [data]), own]
+    segment: Segment
+    looked, segment = yield from in_parallel(both)
+    if segment.header != view.expected or segment.missing is None or segment.missing[0]:
+        return segment
+    if looked is not None and not (write and looked[0]):
+        return segment._replace(missing=[bool(looked[0])])
+    (segment,) = yield from state.tombstones.ask_shard(shard, [data], write=write)
+    return segment
+
+
+def ask_beside(
+    view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool
+) -> Core[tuple[Answered, npt.NDArray[np.int8]]]:
+    """Return what `strategy` answers, and for each item whether it had a tombstone before."""
+    by_shard = view.hasher.by_shard(items)
+    cores: list[Core[Any]] = []
+    for number, indices in by_shard.items():
+        shard, mine = view.shards[number], pick(items, indices)
+        cores.append(_look_up(shard, mine))
+        cores.append(strategy.ask_shard(shard, mine, write=write))
+    most = strategy.shards_at_once(view.shards[0])
+    replies = yield from in_parallel(cores, most and 2 * most)
+    looked = np.full(len(items), UNKNOWN, np.int8)
+    for indices, found in zip(by_shard.values(), replies[::2], strict=True):
+        if found is not None:
+            looked[indices] = found
+    return list(zip(by_shard.values(), replies[1::2], strict=True)), looked
+
+
+def _look_up(shard: Shard, items: Sequence[bytes]) -> Core[list[int] | None]:
+    """Return which items have a tombstone; None: the set says nothing of this generation."""
+    key, mark = discards_key(shard.key), sentinel(shard.header)
+    identities = list(map(shard.hasher.identify, items))
+    commands = [
+        encode_command("SMISMEMBER", key, mark, *identities[start : start + IDENTITIES_PER_COMMAND])
+        for start in range(0, len(items), IDENTITIES_PER_COMMAND)
+    ]
+    found: list[int] = []
+    try:
+        replies = yield Request(shard.key, commands)
+    except ConnectionLost:
+        return None
+    for reply in replies:
+        if not isinstance(reply, list) or not reply[0]:
+            return None
+        found += reply[1:]
+    return found
 
 
 def read_set(key: str, header: int, *, is_sorted: bool) -> Core[list[bytes] | None]:

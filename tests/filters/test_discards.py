@@ -48,12 +48,12 @@ def test_each_call_stays_one_round_trip(valkey, r, strategy, kind):
         assert turns.of(lambda: made.discard("no such item")) == 1
         assert turns.of(lambda: made.exists("2")) == 1
         assert turns.of(lambda: made.exists("3")) == 1
-        assert turns.of(lambda: made.add("2")) == 1
-        assert turns.of(lambda: made.add("new")) == 1
-        # A batch by BITFIELD asks for the tombstones of what is there by another request.
+        # Beside BITFIELD its tombstone is removed by another request.
         more = (strategy, kind) == ("atomic", "plain")
-        assert turns.of(lambda: made.exists_many(map(str, range(50)))) == 1 + more
-        assert turns.of(lambda: made.add_many(["new 1", "new 2"])) == 1
+        assert turns.of(lambda: made.add("2")) == 1 + more
+        assert turns.of(lambda: made.add("new")) == 1
+        assert turns.of(lambda: made.exists_many(map(str, range(50)))) == 1
+        assert turns.of(lambda: made.add_many(["new 1", "5", "new 2"])) == 1
         other.discard("7")
         assert turns.of(lambda: made.exists("7")) == 1, "discarded by another client"
         assert made.exists("7") is False
