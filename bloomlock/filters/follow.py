@@ -84,7 +84,7 @@ class Operation:
         self._update = write and not answers
         self._strategy = strategy or state.strategy
         self._results = np.full(len(chunk.items), NOT_DONE, np.int8)
-        # Whether an item had a tombstone just before it was asked for.
+        # Whether an item had a tombstone when it was asked for.
         self._looked = np.full(len(chunk.items), UNKNOWN, np.int8)
         # What happened to items without an answer: the reply was lost, or an error.
         self._lost: Lost = []
@@ -209,8 +209,8 @@ class Operation:
         """Take the flag from answers of shards that have tombstones.
 
         Where a script answered it has looked for these. Else a bit that was missing is final, as a
-        tombstone is made only when all are set. Where all are set, that an item had none just
-        before is final. The script adds those that had one, and looks for what is not known.
+        tombstone is made only when all are set. Where all are set, that an item had none beside
+        it is final. The script adds those that had one, and looks for what is not known.
         """
         flagged = view.header | DISCARDED
         if not any(segment.header == flagged for _, segment in parts):

@@ -70,7 +70,7 @@ def ask_one(state: FilterState, view: View, data: bytes, *, write: bool) -> Core
 def ask_beside(
     view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool
 ) -> Core[tuple[Answered, npt.NDArray[np.int8]]]:
-    """Return what `strategy` answers, and for each item whether it had a tombstone before."""
+    """Return what `strategy` answers, and for each item whether it has a tombstone."""
     by_shard = view.hasher.by_shard(items)
     cores: list[Core[Any]] = []
     for number, indices in by_shard.items():
