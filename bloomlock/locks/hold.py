@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bloomlock.runtime.cluster import server_of_key
+from bloomlock.runtime.connections import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ class Hold:
     owner: Any = None  # the thread or task that has it
     count: int = 1  # how often a re-entrant lock was acquired
     renewing: bool = False  # whether a renewal is on its way
-    failing: bool = False  # whether the last one was not answered, which was logged
+    outage: str = ""  # the server that did not answer a renewal, until one succeeds
     lost: str = ""  # why it is lost
     unreported: list[None] = field(default_factory=partial(list, (None,)))  # popped by who reports
     event: Any = None  # set when it is lost; made at its first use
@@ -97,6 +98,15 @@ class Hold:
     def place(self) -> Place:
         """Return through what it is renewed, on which server of a cluster, and by which step."""
         return self.runtime, server_of_key(self.runtime.client, self.key()), self.kind
+
+    def servers(self) -> str:
+        """Return what its renewals need, for messages."""
+        found = [
+            server_of_key(each.client, self.key())
+            or place_of(each.client).partition(", database")[0]
+            for each in self.runtime.members
+        ]
+        return ", ".join(found)
 
     def next_time(self) -> float:
         renew_at = self.renew_at

@@ -22,10 +22,10 @@ from bloomlock.runtime import background
 from bloomlock.runtime.clock import boot_clock
 
 from .hold import OUT_OF_LEASE, Hold, current_owner, has_ended
-from .reports import AT_END_SECONDS, REPORTS, listed
+from .reports import AT_END_SECONDS, REPORTS, Outage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from bloomlock.effects import AnyRuntime, Core
 
@@ -45,6 +45,7 @@ class Schedule:
         # Holders change it while the watchdog reads copies of it. There is no mutex, so nobody
         # waits for a thread that is held up.
         self._holds: dict[Hold, None] = {}
+        self._outages: dict[str, Outage] = {}
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         hold.session, hold.kind = weakref.ref(session), type(session)
@@ -66,23 +67,28 @@ class Schedule:
         """Note what is over, and begin renewals that are due; return whether there were any."""
         now, is_due = boot_clock(), False
         over: list[tuple[Hold, str]] = []
+        dropped: dict[str, list[str]] = {}
         for hold in self._holds.copy():
             session = hold.session()
             if hold.deadline <= now:
                 over.append((hold, OUT_OF_LEASE))
+                if hold.renewing and session is not None:
+                    self._note_failure([(hold, session)], "no answer came")
             elif not hold.is_due(now):
                 continue
             elif session is None:
                 # Its object, which knew its name, is no more. A claim has no key of its own.
                 label = f"lock {hold.steps.keys.lock!r}" if hold.steps else "a claim"
-                text = "%s was dropped while held; it is left to expire"
-                REPORTS.warning(hold.kind.what, text, label)
-                hold.renew_at = None
+                dropped.setdefault(hold.kind.what, []).append(label)
+                hold.renew_at, hold.outage = None, ""
             elif session.is_orphan(hold):
                 over.append((hold, "the thread or task that held it has ended"))
             else:
                 is_due = True
         self._lose(over)
+        for what, labels in dropped.items():
+            REPORTS.passive(what, labels, "dropped while held, and left to expire")
+        self._end_outages()
         if is_due:
             self._begin_renewals(now)
         return bool(over or is_due)
@@ -110,15 +116,69 @@ class Schedule:
             self._start(runtime, together)
 
     def _lose(self, over: Iterable[tuple[Hold, str]]) -> None:
-        """Note that holds are lost, each with the reason; one log line for each kind and reason."""
+        """Note that holds are lost, each with the reason.
+
+        It is one log line for each outage that caused it, else for each kind and reason.
+        """
         lost: dict[tuple[str, str], list[str]] = {}
         for hold, reason in over:
             self.remove(hold)
             session = hold.session()
             if session is not None and session.lose_behind(hold, reason):
-                lost.setdefault((session.what, reason), []).append(session.label)
+                outage = self._outages.get(hold.outage)
+                if outage is None:
+                    lost.setdefault((session.what, reason), []).append(session.label)
+                    continue
+                outage.add_lost(session.label, reason)
+                if self._outages.get(hold.outage) is not outage:
+                    # Another thread has just ended it.
+                    outage.report_lost()
         for (what, reason), labels in lost.items():
             REPORTS.lost(what, labels, reason)
+
+    def _note_failure(self, failed: Sequence[tuple[Hold, Watched]], error: object) -> None:
+        """Let an outage begin, for all that is held at the server, or go on."""
+        # The answer may come when they are lost already, and their outage is over.
+        failed = [(hold, session) for hold, session in failed if hold in self._holds]
+        if not failed:
+            return
+        server = failed[0][0].outage or failed[0][0].servers()
+        for hold, _ in failed:
+            # Before the outage is known, which ends when no hold has it.
+            hold.outage = server
+        new = Outage(failed[0][1].what, server)
+        if self._outages.setdefault(server, new) is not new:
+            return
+        labels = []
+        for hold in self._holds.copy():
+            session = hold.session()
+            if (
+                session is not None
+                and hold.renew_at is not None
+                and server in (hold.outage, hold.servers())
+            ):
+                hold.outage = server
+                labels.append(session.label)
+        if labels:
+            new.begin(labels, error)
+        else:
+            self._outages.pop(server, None)
+
+    def _note_answer(self, server: str) -> None:
+        """Have all that is held at a server renewed soon: with the last one its outage is over."""
+        if (outage := self._outages.get(server)) is not None:
+            outage.is_answered = True
+            for hold in self._holds.copy():
+                renew_at = hold.renew_at
+                if hold.outage == server and renew_at is not None:
+                    hold.schedule_renewal(min(renew_at, boot_clock() + hold.retry_seconds))
+
+    def _end_outages(self, *, all_of_them: bool = False) -> None:
+        """End those that no hold has any more."""
+        for server, outage in self._outages.copy().items():
+            is_over = all_of_them or not any(h.outage == server for h in self._holds.copy())
+            if is_over and self._outages.pop(server, None) is outage:
+                outage.end()
 
     def _renew(self, runtime: Any, holds: list[Hold]) -> Core[None]:
         try:
@@ -136,7 +196,7 @@ class Schedule:
             if session is not None and sent + lease_ms / 1000 > hold.deadline:
                 asked.append((hold, session, lease_ms))
             else:
-                hold.renewing = False
+                hold.renewing, hold.outage = False, ""
                 hold.schedule_renewal(sent + hold.renewal_seconds)
         if not asked:
             return
@@ -146,26 +206,28 @@ class Schedule:
         yield NOT_WAITING
         results = yield from of_first.renew_all(renewals)
         gone: list[tuple[Hold, str]] = []
-        failed: list[str] = []
+        failed: list[tuple[Hold, Watched]] = []
+        answered: set[str] = set()
         error: Exception | None = None
         for (hold, session, lease_ms), result in zip(asked, results, strict=True):
             if isinstance(result, Exception):
                 error = result
-                if not hold.failing:
-                    failed.append(session.label)
-                hold.failing = True
-            elif not result:
+                failed.append((hold, session))
+                continue
+            answered.add(hold.outage)
+            if not result:
                 gone.append((hold, "its key was gone when it was to be renewed"))
             else:
                 # What waits for the end of this renewal finds the new deadline.
                 hold.deadline = max(hold.deadline, deadline_of(sent, lease_ms))
                 hold.schedule_renewal(sent + hold.renewal_seconds)
-                hold.renewing = hold.failing = False
+                hold.renewing, hold.outage = False, ""
                 session.renewed(hold)
+        for server in answered:
+            self._note_answer(server)
         self._lose(gone)
         if failed:
-            text = "%s could not be renewed yet, which is tried again: %s"
-            REPORTS.warning(of_first.what, text, listed(failed), error)
+            self._note_failure(failed, error)
 
     def _end_renewal(self, holds: Iterable[Hold]) -> None:
         """Let those be tried again soon, until their deadline, that were not answered."""
@@ -174,7 +236,9 @@ class Schedule:
                 hold.renewing = False
                 hold.schedule_renewal(boot_clock() + hold.retry_seconds)
 
-    def _take_left(self, is_over: Callable[[Any], bool]) -> list[tuple[Any, Core[None]]]:
+    def _take_left(
+        self, is_over: Callable[[Any], bool], failed: list[tuple[str, Exception]]
+    ) -> list[tuple[Any, Core[None]]]:
         """Take out the holds of owners that can give nothing back; return what gives them back.
 
         That is done when the process or the loop ends, if the server answers in time.
@@ -185,17 +249,25 @@ class Schedule:
             is_ours = hold.steps is not None and hold.pid == os.getpid()
             if is_ours and (hold.owner is None or hold.session() is None or is_over(hold.owner)):
                 self.remove(hold)
-                left.append((hold.runtime, _give_back(hold, until)))
+                left.append((hold.runtime, _give_back(hold, until, failed)))
         return left
 
+    def _report_end(self, failed: Sequence[tuple[str, Exception]]) -> None:
+        self._end_outages(all_of_them=True)
+        if failed:
+            error = failed[0][1]
+            text, why = "not released at the end, and left to expire: %s", str(error)
+            REPORTS.passive(
+                "lock", [label for label, _ in failed], text, why or type(error).__name__
+            )
 
-def _give_back(hold: Hold, until: float) -> Core[None]:
+
+def _give_back(hold: Hold, until: float, failed: list[tuple[str, Exception]]) -> Core[None]:
     yield Limit(until, [None])
     try:
         yield from hold.steps.give_back(hold)
     except Exception as error:  # noqa: BLE001 - reported
-        text = "lock %r was not released at the end and is left to expire: %s"
-        REPORTS.warning("lock", text, hold.steps.keys.lock, str(error) or type(error).__name__)
+        failed.append((f"lock {hold.steps.keys.lock!r}", error))
 
 
 class Watchdog(Schedule):
@@ -235,9 +307,11 @@ class Watchdog(Schedule):
         The main thread is at its end then. A daemon thread may still work under its locks.
         """
         is_over = lambda owner: owner is current_owner() or has_ended(owner)  # noqa: E731
-        for runtime, core in self._take_left(is_over):
+        failed: list[tuple[str, Exception]] = []
+        for runtime, core in self._take_left(is_over, failed):
             with contextlib.suppress(Exception):
                 runtime.run(core)
+        self._report_end(failed)
 
     def _start_thread(self) -> None:
         # A thread of its own, not a worker: it does not end with the job before.
@@ -247,7 +321,7 @@ class Watchdog(Schedule):
         if not self._only_one.acquire(blocking=False):
             return
         self._runs, busy_at = True, boot_clock()
-        while self._holds or boot_clock() - busy_at < IDLE_SECONDS:
+        while self._holds or self._outages or boot_clock() - busy_at < IDLE_SECONDS:
             if self._holds:
                 busy_at = boot_clock()
             # Whoever adds a hold before the time is known wakes it in any case.
@@ -305,9 +379,11 @@ class AsyncWatchdog(Schedule):
             yield
         finally:
             self._at_end = None
-            left = [runtime.run(core) for runtime, core in self._take_left(has_ended)]
+            failed: list[tuple[str, Exception]] = []
+            left = [runtime.run(core) for runtime, core in self._take_left(has_ended, failed)]
             before = asyncio.all_tasks()
             await asyncio.gather(*left, return_exceptions=True)
+            self._report_end(failed)
             # The loop has cancelled its tasks already; what a silent server keeps is of later.
             for task in (late := asyncio.all_tasks() - before):
                 task.cancel()
@@ -319,7 +395,7 @@ class AsyncWatchdog(Schedule):
 
     def _set_timer(self) -> None:
         loop = self._loop()
-        if loop is None or not self._holds:
+        if loop is None or not (self._holds or self._outages):
             return
         seconds = self._seconds_to_next()
         if self._timer is not None:

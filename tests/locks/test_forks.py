@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,12 +199,13 @@ print("held")
 def test_a_server_that_is_stopped_does_not_keep_the_process_from_ending(stoppable, kind):
     body = {
         "threads": """
-lock = hold(Lock('job', url + '&socket_timeout=3600'))
+locks = [hold(Lock(name, url + '&socket_timeout=3600')) for name in ('job', 'more')]
 print('held', flush=True); sys.stdin.readline()""",
         "asyncio": """
 async def main():
-    lock = AsyncLock('job', url + '&socket_timeout=3600')
-    await lock.acquire()
+    locks = [AsyncLock(name, url + '&socket_timeout=3600') for name in ('job', 'more')]
+    for lock in locks:
+        await lock.acquire()
     print('held', flush=True); sys.stdin.readline()
 asyncio.run(main())""",
     }[kind]
@@ -218,5 +220,7 @@ asyncio.run(main())""",
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-    assert "is left to expire" in errors
+    assert re.search(
+        r"lock '\S+' and 1 more were not released at the end, and left to expire", errors
+    )
     assert "destroyed" not in errors

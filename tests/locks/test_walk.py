@@ -9,6 +9,7 @@ import pytest
 from lock_walk import Walk
 from people import Loop
 
+from bloomlock.locks._async import lock as async_lock
 from bloomlock.locks.protocol import waiting
 
 STEPS = 80
@@ -19,7 +20,12 @@ WAYS = {"attempt", "leave", "cancel", "again", "look", "flush", "kill", "wipe", 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
     # A busy machine may take longer for a reply, one that was lost before it.
-    monkeypatch.setattr(waiting, "GRACE_SECONDS", PATIENCE)
+    for module, name in (
+        (waiting, "GRACE_SECONDS"),
+        (waiting, "CLEANUP_SECONDS"),
+        (async_lock, "GRACE_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, PATIENCE)
 
 
 def walk(url, clock, seeds):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import threading
+import time
 
 import pytest
 import redis
@@ -15,8 +17,9 @@ from gate import Hold
 from lock_tools import happened, is_free, other_tasks
 from servers import wait_until
 
+import bloomlock
 from bloomlock import AsyncLock, Lock
-from bloomlock.errors import LockLostError
+from bloomlock.errors import ClaimLostError, LockError, LockLostError
 from bloomlock.locks import watchdog
 from bloomlock.locks._sync import lock as lock_module
 from bloomlock.locks.session import LockSession
@@ -296,26 +299,91 @@ def fail(_):
     raise ValueError
 
 
-def test_an_outage_and_a_loss_are_one_line_for_many_holds(world, ann, clock, caplog):
+def lines(caplog):
+    """Return what was logged, but for what earlier tests have dropped."""
+    return [line for line in caplog.messages if "dropped" not in line]
+
+
+@pytest.fixture
+def held(world, ann, clock):
+    """Return a proxy and what is held through it: locks and claims, whose leases end in turn."""
     [proxy] = world.proxies()
-    events = []
-    locks = [world.lock(name=f"{n}", urls=[proxy.url], observer=events.append) for n in range(MANY)]
+    own = [world.lock_class("Lock")(f"own {n}", proxy.url, TTL) for n in range(10)]
+    locks = [*own, *(world.lock(name=f"{n}", urls=[proxy.url], ttl=TTL) for n in range(90))]
+    name = "AsyncBloomFilter" if world.loop else "BloomFilter"
+    found, claims = getattr(bloomlock, name)("pages", 2000, client=proxy.url), []
+    for n in range(10):
+        clock.advance(0.01 * TTL)
+        for lock in locks[n::10]:
+            ann(lock.acquire)
+        claims += ann(found.claim_many, [f"{n}/{item}" for item in range(100)], TTL)
+    yield proxy, locks, claims
+    proxy.judge = lambda _name, _number: "pass"
+    if world.loop:
+        wait_until(
+            lambda: "bloomlock-renewal" not in {t.get_name() for t in ann(asyncio.all_tasks)}
+        )
+    # What is left would be reported in the next test.
+    ann(found.abandon_many, claims)
     for lock in locks:
-        ann(lock.acquire)
+        with contextlib.suppress(LockError):
+            ann(lock.release)
+    for each in (*own, found):
+        ann(each.close)
+
+
+def test_an_outage_is_one_line_for_each_server(world, ann, clock, caplog, held):
+    proxy, locks, claims = held
+    events = []
+    ann(world.lock(name="elsewhere", observer=events.append).acquire)
+    is_renewed(events, clock)
     proxy.judge = lambda _name, _number: "before"
     clock.advance(0.4 * TTL)
-    for cuts in (3, 6, 9):
-        wait_until(lambda cuts=cuts: proxy.cuts["before"] >= cuts, TTL)
+    for cuts in (30, 60, 90):
+        wait_until(lambda cuts=cuts: proxy.cuts["before"] >= cuts)
+    assert len(lines(caplog)) == 1
     proxy.judge = lambda _name, _number: "pass"
-    wait_until(lambda: renewals(events) >= MANY, what="all are renewed after a pause of a second")
-    [line] = (line for line in caplog.messages if "could not be renewed" in line)
-    assert f"and {MANY - 1} more could not be renewed yet, which is tried again: " in line
+    wait_until(lambda: "renews again" in caplog.text)
+    first, last = lines(caplog)
+    assert "and 1099 more could not be renewed yet: " in first
+    assert f"{proxy.url.removeprefix('unix://').split('?')[0]} renews again, after " in last
+    for each in (*locks, *claims):
+        ann(each.check)
+
+
+def test_what_an_outage_takes_is_one_line(ann, clock, caplog, held):
+    proxy, locks, claims = held
+    proxy.judge = lambda _name, _number: "before"
+    while "nothing is left to renew at" not in caplog.text:
+        clock.advance(0.02 * TTL)
+        time.sleep(0.02)  # for its renewals to fail, one after the other
+    first, lost, _ = lines(caplog)
+    assert "and 1099 more could not be renewed yet: " in first
+    assert "and 1099 more were lost: its lease ran out before it could be renewed" in lost
+    for each in (*locks, *claims):
+        with pytest.raises((LockLostError, ClaimLostError)):
+            ann(each.check)
+
+
+def test_what_a_server_forgot_in_an_outage_is_one_line(world, ann, clock, caplog, held):
+    proxy, _, _ = held
+    proxy.judge = lambda _name, _number: "before"
+    clock.advance(0.4 * TTL)
+    wait_until(lambda: proxy.cuts["before"] > 30)
+    world.servers[0].flushall()
+    proxy.judge = lambda _name, _number: "pass"
+    wait_until(lambda: "renews again" in caplog.text)
+    _, lost, _ = lines(caplog)
+    assert "and 1099 more were lost: its key was gone" in lost
+
+
+def test_a_jump_of_the_clock_loses_all_in_one_line(world, ann, clock, caplog):
+    for n in range(MANY):
+        ann(world.lock(name=f"{n}").acquire)
     clock.advance(2 * TTL)
-    wait_until(lambda: f"and {MANY - 1} more were lost" in caplog.text)
-    assert sum("lost" in line for line in caplog.messages) == 1
-    for lock in locks:
-        with pytest.raises(LockLostError):
-            ann(lock.release)
+    wait_until(lambda: "lost" in caplog.text)
+    [line] = lines(caplog)
+    assert f"and {MANY - 1} more were lost: " in line
 
 
 # -- what observers and on_lost do --------------------------------------------------------------
