@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from bloomlock import AsyncBloomFilter, FilterInfo, LockEvent
 
-    Callback = Callable[[object], Iterator[Observation]]
-
 GAUGES = ("capacity", "estimated_count", "error_rate", "current_error_rate", "memory_bytes")
 CLAIMS = ("claimed", "committed", "abandoned", "failed", "expired")
 
@@ -39,16 +37,8 @@ class Metrics:
         every: Seconds for which what `poll` read of a filter is not read again.
 
     >>> from opentelemetry.sdk.metrics import MeterProvider
-    >>> from bloomlock import Lock
-    >>> from bloomlock.server import PrivateServer
-    >>> with PrivateServer() as server:
-    ...     metrics = Metrics(MeterProvider())
-    ...     metrics.poll("pages", client=server.url)
-    ...     pages = BloomFilter("pages", 1000, client=server.url)
-    ...     metrics.count(pages)
-    ...     with Lock("nightly", client=server.url, observer=metrics.observe_lock):
-    ...         pages.add("a")
-    True
+    >>> metrics = Metrics(MeterProvider())
+    >>> metrics.poll("pages", client="redis://localhost:6379/0")
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None, every: float = 60.0) -> None:
@@ -116,14 +106,13 @@ class Metrics:
         self._events[event.name, event.kind] += 1
         self._seconds[event.name, event.kind] += event.seconds
 
-    def _observe_info(self, attribute: str) -> Callback:
-        value = attrgetter(attribute)
-        return lambda _: (Observation(value(i), {"filter": i.name}) for i in self._infos())
+    def _observe_info(self, attribute: str) -> Callable[[object], Iterator[Observation]]:
+        def observe(_: object) -> Iterator[Observation]:
+            for name in list(self._polled):
+                if (info := self._info(name)) is not None:
+                    yield Observation(attrgetter(attribute)(info), {"filter": name})
 
-    def _infos(self) -> Iterator[FilterInfo]:
-        for name in list(self._polled):
-            if (info := self._info(name)) is not None:
-                yield info
+        return observe
 
     def _info(self, name: str) -> FilterInfo | None:
         options, read_at, info = self._polled[name]
