@@ -27,21 +27,28 @@ _LOOK = (
     encode_command("INFO"),
     # The modules of Redis recognise an Active-Active database by it.
     encode_command("COMMAND", "INFO", "CRDT.CONFIG"),
+    # An error where there is none.
+    encode_command("CLUSTER", "INFO"),
 )
 
 
 def check_room(keys: FilterKeys, planned: Descriptor, shard_bytes: int) -> Core[None]:
     """Refuse to create a filter on a server that has no room for it, or would lose bits of it.
 
-    The server of the first shard is asked. It is to take so many bytes for each of all shards, in a
-    cluster for one of them. If it does not answer INFO it is taken to have room.
+    The server of the first shard is asked. It is to take so many bytes for each shard, in a cluster
+    for each of its share. If it does not answer INFO it is taken to have room.
     """
     try:
-        info, crdt = yield from deliver(Request(keys.bits(0), _LOOK), repeatable=True)
+        info, crdt, cluster = yield from deliver(Request(keys.bits(0), _LOOK), repeatable=True)
     except ConnectionLost as lost:
         raise lost.cause from None
-    text = info.decode(errors="replace") if isinstance(info, (bytes, bytearray)) else ""
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    texts = [
+        text.decode(errors="replace")
+        for text in (info, cluster)
+        if isinstance(text, (bytes, bytearray))
+    ]
+    lines = "\n".join(texts).splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
     several = "a KeyDB active replica" if fields.get("role") == "active-replica" else None
     if isinstance(crdt, list) and any(crdt):
         several = "a Redis Enterprise Active-Active database"
@@ -64,8 +71,12 @@ def check_room(keys: FilterKeys, planned: Descriptor, shard_bytes: int) -> Core[
     if total:
         bounds.append((max(0, total - used), f"its machine has {bytes_text(total)}"))
     in_cluster = "cluster" in (fields.get("redis_mode"), fields.get("server_mode"))
+    share = planned.size.shards
+    if in_cluster:
+        # A client that may not ask for the number of masters knows of one shard.
+        share = -(-share // (numbers.get("cluster_size", 0) or share))
     # What an allocator has for a long string is longer by a quarter at most.
-    wanted = shard_bytes * (1 if in_cluster else planned.size.shards) * 5 // 4
+    wanted = shard_bytes * share * 5 // 4
     if bounds and wanted > min(bounds)[0]:
         free, why = min(bounds)
         where = "a server of the cluster" if in_cluster else "its server"

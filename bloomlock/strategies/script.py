@@ -104,7 +104,7 @@ def ask_shard(
     DISCARD without items sets the flag of discards. `all_set`: the bits of the items were all set
     in this generation, so it goes by their tombstones alone.
     """
-    state, keys = shard.slices, [shard.key, discards_key(shard.key)]
+    state = shard.slices
     expected = shard.header.to_bytes(HEADER_BYTES, "big")
 
     def arguments(some: range) -> list[bytes | int]:
@@ -115,7 +115,7 @@ def ask_shard(
             state.layout,
             b"" if all_set else state.hasher.packed(mine, state.count),
         ]
-        if state.has_tombstones or operation == DISCARD or all_set:
+        if with_set:
             made.append(b"".join(map(state.hasher.identify, mine)))
         return made
 
@@ -126,6 +126,9 @@ def ask_shard(
         parts = [some[at : at + size] for some in todo for at in range(0, max(1, len(some)), size)]
         makers = [partial(arguments, part) for part in parts]
         is_repeatable = operation == TEST or not items
+        with_set = state.has_tombstones or operation == DISCARD or all_set
+        # While a cluster moves a slot, only scripts of one key are carried out.
+        keys = [shard.key, discards_key(shard.key)] if with_set else [shard.key]
         replies = yield from ITEMS.call_each(keys, makers, repeatable=is_repeatable)
         todo = []
         for part, reply in zip(parts, replies, strict=True):
@@ -142,10 +145,9 @@ def _opening(shard: Shard, operation: bytes) -> bytes:
     # The shards of a plain filter share one state.
     openings, place = shard.slices.openings, (shard.key, operation)
     if place not in openings:
-        keys = shard.key, discards_key(shard.key)
         header = shard.header.to_bytes(HEADER_BYTES, "big")
         openings[place] = encode_opening(
-            1, "EVALSHA", ITEMS.digest, len(keys), *keys, header, operation, shard.slices.layout
+            1, "EVALSHA", ITEMS.digest, 1, shard.key, header, operation, shard.slices.layout
         )
     return openings[place]
 

@@ -58,7 +58,7 @@ class Backend:
 
 FILTERS = {
     "atomic": Backend({"strategy": "atomic"}),
-    "lua": Backend({"strategy": "lua"}),
+    "lua": Backend({"strategy": "lua", "shards": 3}),
     "transaction": Backend({"strategy": "transaction"}),
     "pipeline": Backend({"strategy": "pipeline"}),
     "lock": Backend({"strategy": "lock"}),

@@ -186,7 +186,7 @@ def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, node
 
     def exchange():
         ask = made._state.strategy.ask
-        for _, found in (yield from ask(view.shards, view.hasher, [b"moved"], write=True)):
+        for _, found in (yield from ask(view.shards, [b"moved"], write=True)):
             segments.extend(found)
 
     made._runtime.run(moving(exchange()))
