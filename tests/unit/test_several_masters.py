@@ -29,7 +29,7 @@ def create(replication, crdt):
     core = check_room(FilterKeys("pages"), wanted.describe(), 1000)
     request = next(core)
     assert isinstance(request, Request)
-    core.send([replication, crdt])
+    core.send([replication, crdt, ResponseError("This instance has cluster support disabled")])
 
 
 @pytest.mark.parametrize(
