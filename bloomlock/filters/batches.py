@@ -161,7 +161,7 @@ class Chunk:
 def choose(
     state: FilterState, view: View, count: int, route: Route, *, write: bool, answers: bool
 ) -> Strategy:
-    """Return what sends so many items to the server."""
+    """Return the strategy that sends this number of items."""
     own = state.strategy
     exact = answers or not write
     by_bitmap = state.bitmap if exact else state.merge

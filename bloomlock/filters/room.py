@@ -35,8 +35,8 @@ _LOOK = (
 def check_room(keys: FilterKeys, planned: Descriptor, shard_bytes: int) -> Core[None]:
     """Refuse to create a filter on a server that has no room for it, or would lose bits of it.
 
-    The server of the first shard is asked. It is to take so many bytes for each shard, in a cluster
-    for each of its share. If it does not answer INFO it is taken to have room.
+    The server of the first shard is asked. A server needs `shard_bytes` for each shard; a master of
+    a cluster has its share of the shards. A server that does not answer INFO is taken to have room.
     """
     try:
         info, crdt, cluster = yield from deliver(Request(keys.bits(0), _LOOK), repeatable=True)

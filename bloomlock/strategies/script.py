@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import NoScriptError
+
 from bloomlock.commands import encode_command, encode_opening
 from bloomlock.delivery import collect
 from bloomlock.descriptor import DISCARDED, HEADER_BYTES, has_discards, unflagged
@@ -85,10 +87,11 @@ class ScriptStrategy(Strategy):
                 if lost.sent and write:
                     return Segment(1, error=lost)
                 reply = lost
-            segment = read_reply(shard, reply, 1) if isinstance(reply, list) else None
-            if segment is not None:
-                return segment
-        # By any other reply nothing was done.
+            if not isinstance(reply, (ConnectionLost, NoScriptError)):
+                segment = read_reply(shard, reply, 1)
+                if segment is not None:
+                    return segment
+        # Nothing was done, and another call is needed.
         (segment,) = yield from ask_shard(shard, [item], operation)
         return segment
 
