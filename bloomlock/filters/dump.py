@@ -1,4 +1,4 @@
-"""What a filter holds, read from its server: into a file, the process, or a filter elsewhere.
+"""What a filter holds, read from its server: into a file, the process, or another filter.
 
 Bits only ever go from 0 to 1, so what is read while other clients add holds at least what was added
 before. With a time window that holds for the slices that are live. A copy has the state that a
@@ -15,11 +15,11 @@ from redis.exceptions import RedisError
 
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
+from bloomlock.delivery import ask, elsewhere
 from bloomlock.descriptor import COPY as COPIED
 from bloomlock.descriptor import HEADER_BYTES, has_discards, unflagged
 from bloomlock.descriptor import IMPORT as IMPORTED
-from bloomlock.effects import Call
+from bloomlock.effects import Call, ConnectionLost
 from bloomlock.errors import FilterLostError
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import FIRST_BYTE
@@ -30,12 +30,15 @@ from bloomlock.strategies.base import (
     plain_header,
     start_command,
 )
+from bloomlock.strategies.bitmap import merge_part
 
 from .files import SHARD_BYTES, FileReader, FileWriter, Layout, Part, refuse_other_key
 from .memory import MemoryBloomFilter
+from .memory_bits import check_same_bits
+from .placing import Changed
 from .prepared import Prepared
 from .state import in_one_generation
-from .support import COPY, EXPORT, IMPORT, TO_MEMORY, check_support
+from .support import COPY, EXPORT, FROM_FILTER, FROM_MEMORY, IMPORT, TO_MEMORY, check_support
 from .tombstones import read_set
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from .generation import View
     from .state import FilterState
 
+    Run = Callable[[Core[Any]], Any]
     There = Callable[[Core[Any]], Core[Any]]
 
 Progress: TypeAlias = "Callable[[int, int], None]"
@@ -267,3 +271,78 @@ def _make(prepared: Prepared, fill: Core[bool], there: There) -> Core[bool]:
             yield from there(prepared.give_up())
         raise
     return is_filled
+
+
+def union_update(
+    state: FilterState, run: Run, other: FilterState, other_run: Run, progress: Progress | None
+) -> Core[None]:
+    """Add all bits of another filter while both are in use.
+
+    `run` and `other_run` carry out cores over their clients. Bits are only ever set, so a union may
+    be repeated after any error.
+    """
+
+    def work(view: View) -> Core[bool | None]:
+        def write(parts: Sequence[Part]) -> Core[None]:
+            return elsewhere(run, _merge(view, parts, FROM_FILTER))
+
+        def read(theirs: View) -> Core[bool | None]:
+            for one, of in ((view, state), (theirs, other)):
+                discards = one.discards
+                check_support(FROM_FILTER, of.strategy.name, one.descriptor, discards=discards)
+            check_same_bits(view.descriptor, theirs.descriptor)
+            source = Source(theirs)
+            if not (yield from source.begin()):
+                return None
+            check_support(FROM_FILTER, other.strategy.name, discards=source.is_flagged)
+            return (yield from source.pour(write, progress)) or None
+
+        try:
+            yield from elsewhere(other_run, in_one_generation(other, read))
+        except Changed:
+            return None
+        yield from state.fill.look_after_add(view)
+        return True
+
+    yield from in_one_generation(state, work)
+
+
+def update_from_memory(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
+    def work(view: View) -> Core[bool | None]:
+        descriptor, discards = view.descriptor, view.discards
+        check_support(FROM_MEMORY, state.strategy.name, descriptor, discards=discards)
+        check_same_bits(memory._descriptor, descriptor)  # noqa: SLF001 - our own class
+        images = memory.images()
+        try:
+            for pieces in groups(Layout.of(descriptor)):
+                # Copies: other threads may be adding, and what is sent again must be the same.
+                parts = [
+                    Part(n, start, images[n][start:stop].tobytes()) for n, start, stop in pieces
+                ]
+                yield from _merge(view, parts, FROM_MEMORY)
+        except Changed:
+            return None
+        yield from state.fill.look_after_add(view)
+        return True
+
+    yield from in_one_generation(state, work)
+
+
+def _merge(view: View, parts: Sequence[Part], feature: str) -> Core[None]:
+    merges = []
+    for number, start, data in parts:
+        skipped = max(0, FIRST_BYTE - start)
+        bits = np.frombuffer(data, np.uint8)[skipped:]
+        shard = view.shards[number]
+        merges.append(merge_part(shard, start + skipped, bits, answers=False, union=True))
+    for reply in (yield from in_parallel(merges)):
+        if isinstance(reply, ConnectionLost):
+            raise reply.cause from None
+        if isinstance(reply, Exception):
+            raise reply
+        header, _ = reply
+        if header != view.header:
+            # Bits do not undo a discard, so what was discarded would not be there.
+            is_same = unflagged(header) == view.header
+            check_support(feature, None, discards=is_same and has_discards(header))
+            raise Changed

@@ -31,7 +31,7 @@ from bloomlock.strategies import Segment
 from bloomlock.strategies.script import ScriptStrategy
 
 from .batches import Chunk, added_elsewhere, before_adding, outcome_unknown
-from .expiry import sweep
+from .lifetime import sweep
 from .state import follow
 from .tombstones import UNKNOWN, ask_beside
 

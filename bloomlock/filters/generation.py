@@ -6,20 +6,41 @@ in another thread.
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.commands import encode_command
-from bloomlock.descriptor import DISCARDED, GENERATION_BITS, HEADER_BYTES, generation_of
-from bloomlock.keys import native_key
+from bloomlock.delivery import ask
+from bloomlock.descriptor import (
+    DISCARDED,
+    GENERATION_BITS,
+    HEADER_BYTES,
+    generation_of,
+    has_discards,
+)
+from bloomlock.keys import discards_key, native_key
 from bloomlock.native import EXPANSION
-from bloomlock.sizing import shard_capacity
-from bloomlock.slices import SliceState
+from bloomlock.parallel import in_parallel
+from bloomlock.sizing import (
+    FIRST_BIT,
+    FIRST_BYTE,
+    error_rate_at_fill,
+    estimate_count,
+    shard_capacity,
+    whole_collisions,
+)
+from bloomlock.slice_sizes import compound_error_rate
+from bloomlock.slices import Slice, SliceState, live_slices
 from bloomlock.strategies import Shard
+from bloomlock.strategies.base import (
+    header_command,
+    header_from_bytes,
+    plain_header,
+    start_command,
+)
 from bloomlock.strategies.bitmap import image_bytes
-
-from .fill import Counted, count_bitmaps, count_servers_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +49,123 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
     from bloomlock.hashing import Hasher
     from bloomlock.keys import FilterKeys
+
+COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
+"""About 2 ms of the server's time."""
+
+COMMANDS_PER_TRIP = 8
+
+
+class Counted(NamedTuple):
+    """How full a filter is.
+
+    Attributes:
+        error_rate: The false-positive rate, where it does not follow from the bits that are 1.
+        fullest: With a window, items of a filter whose slices are all as full as the fullest.
+        num_bits: Bits of all slices of a filter that grows; 0: as the descriptor says.
+        slices: The most that a shard of a filter that grows has.
+    """
+
+    items: int
+    bits_set: int
+    error_rate: float | None = None
+    fullest: int = 0
+    discarded: int = 0
+    num_bits: int = 0
+    slices: int = 1
+
+
+def count_bitmaps(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+    """Count the items of shards in all slices that count; an item in two of them counts twice.
+
+    None if a shard has changed in between.
+    """
+    most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // descriptor.shard_bytes())
+    found = yield from in_parallel([_count_shard(descriptor, shard) for shard in shards], most)
+    items = rate = fullest = 0.0
+    bits_set = num_bits = slices = discarded = 0
+    for counted in found:
+        if counted is None:
+            return None
+        counts, dead = counted
+        rates = []
+        for part, bits in counts:
+            held = estimate_count(bits, part.bits, part.num_hashes)
+            fill = bits / part.bits
+            whole = 0.0 if descriptor.seeds else whole_collisions(fill, part.bits, part.num_hashes)
+            rates.append(error_rate_at_fill(fill, part.num_hashes) + whole)
+            items, fullest = items + held, max(fullest, held)
+            bits_set, num_bits = bits_set + bits, num_bits + part.bits
+        rate += compound_error_rate(rates) / len(shards)
+        slices, discarded = max(slices, len(counts)), discarded + dead
+    # An item with a tombstone has its bits still.
+    left = max(0, round(items) - discarded)
+    if (window := descriptor.window) is not None:
+        most_items = round(fullest * len(shards) * window.slices)
+        return Counted(left, bits_set, rate, most_items, discarded)
+    known = rate if descriptor.growth else None
+    return Counted(left, bits_set, known, num_bits=num_bits, discarded=discarded, slices=slices)
+
+
+def _count_shard(
+    descriptor: Descriptor, shard: Shard
+) -> Core[tuple[list[tuple[Slice, int]], int] | None]:
+    """Return the slices that count with their bits that are set, and the number of tombstones."""
+    size = descriptor.size
+    parts: Sequence[Slice] = [Slice(FIRST_BIT, size.shard_bits, size.num_hashes, 0.0, 0, 0)]
+    if descriptor.slices:
+        start, time = yield from ask(shard.key, start_command(shard.key), encode_command("TIME"))
+        if len(start) < FIRST_BYTE or plain_header(start[:HEADER_BYTES]) != shard.header:
+            return None
+        now_us = int(time[0]) * 10**6 + int(time[1])
+        parts = live_slices(descriptor.slices, descriptor.epoch_us, start, now_us)
+    counts, discarded = [], 0
+    for part in parts:
+        found = yield from _count_bits(descriptor, shard, part)
+        if found is None:
+            return None
+        bits, discarded = found
+        counts.append((part, bits))
+    return counts, discarded
+
+
+def _count_bits(descriptor: Descriptor, shard: Shard, part: Slice) -> Core[tuple[int, int] | None]:
+    total, key, discarded, end = 0, shard.key, 0, part.end_byte
+    commands = [
+        encode_command("BITCOUNT", key, start, min(start + COUNTED_BYTES_PER_COMMAND, end) - 1)
+        for start in range(part.first_byte, end, COUNTED_BYTES_PER_COMMAND)
+    ]
+    cardinality = "ZCARD" if descriptor.window else "SCARD"
+    after = encode_command(cardinality, discards_key(key)), header_command(key)
+    for trip in range(0, len(commands), COMMANDS_PER_TRIP):
+        some = commands[trip : trip + COMMANDS_PER_TRIP]
+        *counts, members, start = yield from ask(key, *some, *after)
+        if plain_header(start) != shard.header:
+            return None
+        total += sum(counts)
+        # The sentinel is none; a set that is left of another generation says nothing.
+        discarded = max(0, members - 1) if has_discards(header_from_bytes(start)) else 0
+    return total, discarded
+
+
+def count_servers_own(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+    counts = yield from in_parallel([_count_own(shard) for shard in shards])
+    if None in counts:
+        return None
+    items, size = sum(count or 0 for count in counts), descriptor.size
+    filled = -math.expm1(-size.num_hashes * items / size.num_bits)
+    return Counted(items, round(filled * size.num_bits))
+
+
+def _count_own(shard: Shard) -> Core[int | None]:
+    own = native_key(shard.key, generation_of(shard.header))
+    number, there, start = yield from ask(
+        shard.key,
+        encode_command("BF.CARD", own),
+        encode_command("EXISTS", own),
+        header_command(shard.key),
+    )
+    return int(number) if there and plain_header(start) == shard.header else None
 
 
 @dataclass(frozen=True)

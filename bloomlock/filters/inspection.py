@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
 
-    from .fill import Counted
-    from .generation import View
+    from .generation import Counted, View
     from .state import FilterState
 
 

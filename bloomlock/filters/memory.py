@@ -14,7 +14,8 @@ from bloomlock.spec import RequestedSpec
 from . import files
 from .base import Parameters
 from .batches import check_batch_size, fail_after, fail_after_adding, take_chunks, take_known
-from .fill import SAMPLE_BYTES, Counted, FillWatch
+from .fill import SAMPLE_BYTES, FillWatch
+from .generation import Counted
 from .inspection import FilterInfo
 from .memory_bits import MemoryBits, check_same_bits
 from .options import refuses

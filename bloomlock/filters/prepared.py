@@ -30,8 +30,7 @@ from bloomlock.strategies.base import header_command, header_from_bytes
 from .files import RECORD_BYTES, SHARD_BYTES, Layout
 from .generation import kind_of, new_generation, set_header
 from .placing import PLACED_SECONDS, discard_prepared, prepare
-from .room import check_room
-from .stored_filter import look
+from .stored_filter import check_room, look
 from .switch import put, retried, settle
 from .tombstones import write_set
 

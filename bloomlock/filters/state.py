@@ -35,12 +35,10 @@ from bloomlock.spec import RequestedSpec
 from bloomlock.strategies import BitmapStrategy
 from bloomlock.strategies.script import BROKEN, ScriptStrategy
 
-from .fill import FillWatch
+from .fill import FillWatch, GrowthWatch
 from .generation import View, new_generation
-from .growing import GrowthWatch
 from .near_cache import Asked, KeptAnswers
-from .room import check_room
-from .stored_filter import look, look_at_shard
+from .stored_filter import check_room, look, look_at_shard
 from .support import DISCARDS, check_support
 from .switch import delete, put, retried, settle
 

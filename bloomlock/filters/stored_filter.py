@@ -1,17 +1,18 @@
-"""What the server holds under a filter's name, as it is found.
+"""What the server holds under a filter's name, and whether it has room for a filter.
 
 One slot of the server holds the descriptor and the first shard, so both are read together.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
 
 from bloomlock.commands import Replies, encode_command
-from bloomlock.delivery import ask
+from bloomlock.delivery import ask, deliver
 from bloomlock.descriptor import (
     HEADER_BYTES,
     Descriptor,
@@ -19,8 +20,10 @@ from bloomlock.descriptor import (
     is_header,
     unflagged,
 )
-from bloomlock.errors import FilterMismatchError
+from bloomlock.effects import ConnectionLost, Request
+from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.parallel import in_parallel
+from bloomlock.sizing import bytes_text
 from bloomlock.spec import FIELDS, decode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes
 
@@ -33,7 +36,17 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
 
+logger = logging.getLogger("bloomlock")
+
 LOST_DESCRIPTOR, LOST_BITMAP, LOST_SHARD = "its descriptor", "its bitmap", "one of its shards"
+
+_LOOK = (
+    encode_command("INFO"),
+    # The modules of Redis recognise an Active-Active database by it.
+    encode_command("COMMAND", "INFO", "CRDT.CONFIG"),
+    # An error where there is none.
+    encode_command("CLUSTER", "INFO"),
+)
 
 
 class Found(NamedTuple):
@@ -138,3 +151,71 @@ def _foreign(keys: FilterKeys, shard: int) -> FilterMismatchError:
         f"the keys of filter {keys.name!r} ({keys.meta!r}, {keys.bits(shard)!r}) hold something "
         "that is no filter; nothing was changed; choose another name or prefix"
     )
+
+
+def check_room(keys: FilterKeys, planned: Descriptor, shard_bytes: int) -> Core[None]:
+    """Refuse to create a filter on a server that has no room for it, or would lose bits of it.
+
+    A server takes the memory of a shard at once, also where that is more than it may have: above
+    `maxmemory` it then refuses the writes of all its clients, above the memory of its machine the
+    system kills a process. So the server of the first shard is asked how much it has. Nothing is
+    reserved: of two filters that are created at the same time each may fit, and both not.
+
+    A server needs `shard_bytes` for each shard; a master of a cluster has its share of the shards.
+    A server that does not answer INFO is taken to have room.
+    """
+    try:
+        info, crdt, cluster = yield from deliver(Request(keys.bits(0), _LOOK), repeatable=True)
+    except ConnectionLost as lost:
+        raise lost.cause from None
+    texts = [
+        text.decode(errors="replace")
+        for text in (info, cluster)
+        if isinstance(text, (bytes, bytearray))
+    ]
+    lines = "\n".join(texts).splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    several = "a KeyDB active replica" if fields.get("role") == "active-replica" else None
+    if isinstance(crdt, list) and any(crdt):
+        several = "a Redis Enterprise Active-Active database"
+    if several is not None:
+        raise ConfigurationError(
+            f"filter {keys.name!r} cannot be on this server, which is {several}: each of its "
+            "masters takes writes to the same string, of which the last one wins, so bits that "
+            "were set are lost; give a server with one master for each key"
+        )
+    numbers = {name: int(text) for name, text in fields.items() if text.isdigit()}
+    used, limit = numbers.get("used_memory", 0), numbers.get("maxmemory", 0)
+    total = numbers.get("total_system_memory", 0)
+    policy = fields.get("maxmemory_policy", "noeviction")
+    bounds: list[tuple[int, str]] = []
+    if limit:
+        # With another policy what else is there gives way, as far as it may be evicted, which
+        # cannot be seen.
+        free = limit - used if policy == "noeviction" else limit
+        bounds.append((max(0, free), f"maxmemory is {bytes_text(limit)}"))
+    if total:
+        bounds.append((max(0, total - used), f"its machine has {bytes_text(total)}"))
+    in_cluster = "cluster" in (fields.get("redis_mode"), fields.get("server_mode"))
+    share = planned.size.shards
+    if in_cluster:
+        # A client that may not ask for the number of masters knows of one shard.
+        share = -(-share // (numbers.get("cluster_size", 0) or share))
+    # What an allocator has for a long string is longer by a quarter at most.
+    wanted = shard_bytes * share * 5 // 4
+    if bounds and wanted > min(bounds)[0]:
+        free, why = min(bounds)
+        where = "a server of the cluster" if in_cluster else "its server"
+        raise ConfigurationError(
+            f"capacity is {planned.capacity} at error_rate {planned.error_rate:g}: filter "
+            f"{keys.name!r} takes {bytes_text(wanted)} of memory and {where} has "
+            f"{bytes_text(free)} free ({why}); give a smaller capacity, a larger error_rate or "
+            "another server"
+        )
+    if limit and policy.startswith("allkeys"):
+        logger.warning(
+            "filter %r may be evicted, and with it all that it has seen: its server's "
+            "maxmemory-policy is %s; use noeviction",
+            keys.name,
+            policy,
+        )

@@ -7,7 +7,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from bloomlock.effects import Request
 from bloomlock.errors import ConfigurationError
-from bloomlock.filters.room import check_room
+from bloomlock.filters.stored_filter import check_room
 from bloomlock.keys import FilterKeys
 from bloomlock.spec import RequestedSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.filters import renaming, switch
+from bloomlock.filters import lifetime, switch
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
 
 from .connected import async_connected
@@ -85,4 +85,4 @@ async def async_rename_filter(
     """
     old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
     async with async_connected(client) as (_, runtime):
-        await runtime.run(renaming.rename(old, new))
+        await runtime.run(lifetime.rename(old, new))

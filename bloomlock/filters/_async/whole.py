@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bloomlock.delivery import elsewhere
 from bloomlock.errors import ConfigurationError
-from bloomlock.filters import dump, expiry, rebuilding, renaming, union
+from bloomlock.filters import dump, lifetime, rebuilding
 from bloomlock.filters.options import FilterOptions
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 
@@ -54,7 +54,9 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         """
         if not isinstance(other, AsyncWholeFilter):
             raise ConfigurationError(f"other must be a {type(self).__name__}, not {other!r:.80}")
-        await self._run(union.update(self._state, self._run, other._state, other._run, progress))
+        await self._run(
+            dump.union_update(self._state, self._run, other._state, other._run, progress)
+        )
 
     async def rename(self, name: str) -> Self:
         """Give the filter another name, and return it opened under that one.
@@ -72,7 +74,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         Cost: four round trips.
         """
         keys = FilterKeys(name, self._state.keys.prefix)
-        await self._run(renaming.rename_object(self._state, keys))
+        await self._run(lifetime.rename_object(self._state, keys))
         return await self._opened(keys)
 
     async def expire(self, ttl: float | timedelta) -> None:
@@ -87,15 +89,15 @@ class AsyncWholeFilter(AsyncConnectedFilter):
 
         Cost: two round trips, three if there are several shards.
         """
-        await self._run(expiry.expire(self._state, expiry.check_ttl("ttl", ttl)))
+        await self._run(lifetime.expire(self._state, lifetime.check_ttl("ttl", ttl)))
 
     async def persist(self) -> None:
         """Take back what `expire` said. Errors and cost are those of `expire`."""
-        await self._run(expiry.expire(self._state, expiry.NEVER_MS))
+        await self._run(lifetime.expire(self._state, lifetime.NEVER_MS))
 
     async def ttl(self) -> float | None:
         """Return in how many seconds the filter goes, None if it does not; one round trip."""
-        return await self._run(expiry.ttl(self._state))
+        return await self._run(lifetime.ttl(self._state))
 
     async def export_file(
         self, path: FilePath | BinaryIO, *, progress: Progress | None = None

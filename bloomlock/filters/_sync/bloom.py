@@ -5,14 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from bloomlock.filters import (
-    answers,
-    discards,
-    dump,
-    inspection,
-    scripted,
-    union,
-)
+from bloomlock.filters import answers, discards, dump, inspection, scripted
 from bloomlock.filters.memory import MemoryBloomFilter
 from bloomlock.filters.options import FilterOptions
 from bloomlock.filters.state import FilterState
@@ -314,7 +307,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         Cost: as `add_many`, but memory for one chunk only.
         """
         if isinstance(items, MemoryBloomFilter):
-            self._run(union.update_from_memory(self._state, items))
+            self._run(dump.update_from_memory(self._state, items))
         elif isinstance(items, BloomFilter):
             self.union_update(items)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.filters import renaming, switch
+from bloomlock.filters import lifetime, switch
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
 
 from .connected import connected
@@ -82,4 +82,4 @@ def rename_filter(
     """
     old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
     with connected(client) as (_, runtime):
-        runtime.run(renaming.rename(old, new))
+        runtime.run(lifetime.rename(old, new))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bloomlock.delivery import elsewhere
 from bloomlock.errors import ConfigurationError
-from bloomlock.filters import dump, expiry, rebuilding, renaming, union
+from bloomlock.filters import dump, lifetime, rebuilding
 from bloomlock.filters.options import FilterOptions
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 
@@ -53,7 +53,7 @@ class WholeFilter(ConnectedFilter):
         """
         if not isinstance(other, WholeFilter):
             raise ConfigurationError(f"other must be a {type(self).__name__}, not {other!r:.80}")
-        self._run(union.update(self._state, self._run, other._state, other._run, progress))
+        self._run(dump.union_update(self._state, self._run, other._state, other._run, progress))
 
     def rename(self, name: str) -> Self:
         """Give the filter another name, and return it opened under that one.
@@ -71,7 +71,7 @@ class WholeFilter(ConnectedFilter):
         Cost: four round trips.
         """
         keys = FilterKeys(name, self._state.keys.prefix)
-        self._run(renaming.rename_object(self._state, keys))
+        self._run(lifetime.rename_object(self._state, keys))
         return self._opened(keys)
 
     def expire(self, ttl: float | timedelta) -> None:
@@ -86,15 +86,15 @@ class WholeFilter(ConnectedFilter):
 
         Cost: two round trips, three if there are several shards.
         """
-        self._run(expiry.expire(self._state, expiry.check_ttl("ttl", ttl)))
+        self._run(lifetime.expire(self._state, lifetime.check_ttl("ttl", ttl)))
 
     def persist(self) -> None:
         """Take back what `expire` said. Errors and cost are those of `expire`."""
-        self._run(expiry.expire(self._state, expiry.NEVER_MS))
+        self._run(lifetime.expire(self._state, lifetime.NEVER_MS))
 
     def ttl(self) -> float | None:
         """Return in how many seconds the filter goes, None if it does not; one round trip."""
-        return self._run(expiry.ttl(self._state))
+        return self._run(lifetime.ttl(self._state))
 
     def export_file(self, path: FilePath | BinaryIO, *, progress: Progress | None = None) -> None:
         """Write the filter to a file, which `import_file` reads.

@@ -1,4 +1,7 @@
-"""When a filter expires.
+"""Another name for a filter, and when it expires.
+
+One script renames all keys: a client finds the filter under the one name or under the other. In a
+cluster they lie in several slots, which no script reaches.
 
 All keys of a filter expire by the server's own time-outs. The descriptor and the first shard lie in
 one slot and go at the same instant. Further shards go some seconds later: they may lie on servers
@@ -9,24 +12,32 @@ whole filter or none, and one that creates it anew wipes what is left of the old
 from __future__ import annotations
 
 import math
+import re
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from redis.exceptions import ResponseError
+
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.descriptor import HEADER_BYTES, generation_of
-from bloomlock.errors import ConfigurationError
+from bloomlock.descriptor import generation_of
+from bloomlock.errors import ConfigurationError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys, prepared_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 from bloomlock.strategies.base import header_command, plain_header
 
-from .placing import DROP
+from .generation import kind_of, new_generation
+from .placing import DROP, Changed, bytes_of
 from .state import in_one_generation
+from .stored_filter import look
+from .switch import retried, settle
 
 if TYPE_CHECKING:
+    from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
+    from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Shard
 
     from .generation import View
@@ -37,7 +48,70 @@ LATER_MS = 10_000
 NEVER_MS = 0
 LEAST_SECONDS, MOST_SECONDS = 0.001, 10**9
 
-_EXPIRE = Script("header", "expire")
+_EXPIRE, _RENAME = Script("header", "expire"), Script("header", "rename")
+_ACROSS_SLOTS = re.compile("crossslot|same slot", re.IGNORECASE)
+
+
+def rename_object(state: FilterState, keys: FilterKeys) -> Core[None]:
+    try:
+        yield from in_one_generation(state, lambda view: rename(state.keys, keys, view.header))
+    finally:
+        state.forget()
+
+
+def rename(old: FilterKeys, new: FilterKeys, header: int | None = None) -> Core[bool | None]:
+    """Give the filter of a generation another name; None: it is of another generation.
+
+    Without a header it is whatever is there.
+    """
+    if old.name == new.name:
+        raise ConfigurationError(f"the new name must not be {new.name!r}, the one that it has")
+
+    def step() -> Core[bool | None]:
+        found = yield from look(old)
+        if found.descriptor is not None:
+            found = yield from settle(old, found)
+        before, there = found.descriptor, (yield from look(new))
+        is_whole = before is not None and before.has_header(found.header) and found.gone is None
+        if header is None and not is_whole:
+            raise FilterNotFoundError(f"there is no filter named {old.name!r}, or not all of it")
+        if before is None or not is_whole or header not in (None, before.header):
+            return None
+        answer = b"taken"
+        if there.descriptor is None and not there.header:
+            answer = yield from _rename_keys(old, new, before)
+        if answer == b"taken":
+            raise ConfigurationError(f"name {new.name!r} is taken by another filter")
+        if answer == b"changed" and header is None:
+            raise Changed
+        return True if answer == b"done" else None
+
+    return (yield from retried(old, step))
+
+
+def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[bytes]:
+    after = before.with_generation(new_generation(), origin=before.origin)
+    keys = [old.meta, new.meta]
+    for shard in range(before.size.shards):
+        pairs = zip(_keys_of(old, shard, before), _keys_of(new, shard, after), strict=True)
+        keys += [key for pair in pairs for key in pair]
+    of_shard = (len(keys) - 2) // before.size.shards
+    call = (keys, (bytes_of(before.header), bytes_of(after.header), after.generation, of_shard))
+    (reply,) = yield from _RENAME.call([call], repeatable=True)
+    if isinstance(reply, ResponseError) and _ACROSS_SLOTS.search(str(reply)):
+        raise ConfigurationError(
+            f"filter {old.name!r} cannot be renamed in a cluster, where its keys lie in several "
+            "slots; copy it by copy_to, then delete it"
+        )
+    answer: bytes = answer_of(reply, "rename needs")
+    return answer
+
+
+def _keys_of(keys: FilterKeys, shard: int, descriptor: Descriptor) -> list[str]:
+    ours = ClaimKeys.of(keys.bits(shard))
+    first = [ours.bits, ours.discarded, ours.counts]
+    rest = [key for key in ours if key not in first]
+    return [*first, *rest, *kind_of(descriptor).keys(ours.bits, descriptor.header)]
 
 
 def check_ttl(parameter: str, value: object) -> int:
@@ -78,8 +152,8 @@ def expire(state: FilterState, ttl_ms: int) -> Core[None]:
 
 def _set_shard(view: View, shard: Shard, more: list[str], ttl_ms: int) -> Core[bool]:
     keys = [*ClaimKeys.of(shard.key), *view.kind.keys(shard.key, view.header), *more]
-    header = view.header.to_bytes(HEADER_BYTES, "big")
-    (reply,) = yield from _EXPIRE.call([(keys, (header, ttl_ms))], repeatable=True)
+    call = keys, (bytes_of(view.header), ttl_ms)
+    (reply,) = yield from _EXPIRE.call([call], repeatable=True)
     return bool(answer_of(reply, "expiry needs"))
 
 
