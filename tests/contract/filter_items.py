@@ -202,6 +202,18 @@ class ItemsContract:
         assert made.add_many(items[known : known + 50]) == [True] * len(items[known : known + 50])
 
     @needs("server")
+    def test_a_server_that_forgot_its_scripts_is_told_them_again(self, place):
+        made = place.make()
+        for count in (1, 100, 300):
+            items = [f"{count} {item}" for item in ITEMS[:count]]
+            place.r.script_flush()
+            assert made.add_many(items) == [True] * count
+            place.r.script_flush()
+            assert made.exists_many(items) == [True] * count
+        place.r.script_flush()
+        assert made.add("single") is True
+
+    @needs("server")
     def test_a_route_that_is_none_is_refused(self, place):
         made = place.make()
         for name in BATCHES:

@@ -8,7 +8,7 @@ import redis
 from proxy import Proxy
 
 from bloomlock import BloomFilter, MemoryBloomFilter
-from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
+from bloomlock.errors import FilterLostError, OutcomeUnknownError
 from bloomlock.strategies import bitmap
 
 SHAPES = {
@@ -99,29 +99,6 @@ def test_where_it_is_forbidden_items_are_sent(r, valkey, denied):
     # What could not be deleted goes by itself.
     assert all(0 < r.ttl(key) <= 60 for key in r.keys("*merge*"))
     r.acl_deluser("some")
-
-
-def test_a_filter_of_the_process_is_merged_and_fetched(r):
-    made = BloomFilter("x", 5000, client=r, shards=2)
-    made.add("before")
-    memory = MemoryBloomFilter(5000, shards=2)
-    memory.update(words(0, 1000))
-    made.update(memory)
-    assert made.exists_many(["before", *words(0, 1001)]) == [True] * 1001 + [False]
-    fetched = made.to_memory()
-    assert fetched.exists_many(["before", *words(0, 1001)]) == [True] * 1001 + [False]
-    assert fetched.add("only here")
-    assert not made.exists("only here")
-    with pytest.raises(ConfigurationError, match="the same: this one has .* the other"):
-        made.update(MemoryBloomFilter(5000, shards=1))
-    with pytest.raises(ConfigurationError, match="the same"):
-        made.update(MemoryBloomFilter(5000, 1e-5, shards=2))
-    BloomFilter("x", 5000, client=r, shards=2).clear()
-    for move in (lambda: made.update(memory), made.to_memory):
-        with pytest.raises(FilterLostError, match="cleared"):
-            move()
-        made.reattach()
-        BloomFilter("x", 5000, client=r, shards=2).clear()
 
 
 @pytest.mark.parametrize("at", range(7))

@@ -6,7 +6,6 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stepped import Crash, Stepped, crash
 
 from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter, list_filters
@@ -146,34 +145,6 @@ def test_a_damaged_filter_is_deleted_with_all_its_shards(r, shards):
     r.hset(META, "shards", "many")
     assert made.delete()
     assert r.keys() == []
-
-
-@pytest.mark.parametrize("act", ["create", "clear"])
-@pytest.mark.parametrize("shards", [1, 4])
-def test_what_stopped_half_way_is_finished_by_the_next(r, act, shards):
-    number = 0
-    while True:
-        r.flushall()
-        if act == "clear":
-            BloomFilter("x", 1000, client=r, shards=shards).update(map(str, range(100)))
-        kind = Stepped.before(number + 100 * (act == "clear"), crash)
-        try:
-            made = kind("x", 1000, client=r, shards=shards)
-            if act == "clear":
-                kind.at, kind.done = number, 0
-                made.clear()
-        except Crash:
-            pass
-        else:
-            break
-        again = BloomFilter("x", 1000, client=r, shards=shards)
-        added = sum(again.add_many(map(str, range(100))))
-        assert added == 100 or (act == "clear" and added == 0)
-        lasting = [key for key in r.scan_iter() if r.ttl(key) == -1]
-        assert len(lasting) == 1 + shards
-        again.delete()
-        number += 1
-    assert number > 2
 
 
 @pytest.mark.parametrize("on_lost", ["raise", "recreate"])

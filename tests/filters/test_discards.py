@@ -102,26 +102,6 @@ def test_what_an_item_that_was_discarded_is_lost_to(r, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shards", [1, 3])
-def test_what_was_discarded_is_new_once_in_a_filter_that_had_another_name(r, shards, kind):
-    options = {"client": r, "on_lost": "recreate", "on_unknown": "new", "shards": shards}
-    made = BloomFilter("x", error_rate=1e-9, **options, **KINDS[kind])
-    items = [str(number) for number in range(60)]
-    made.update(items)
-    made.discard_many(items[:40])
-    BloomFilter.open("x", client=r).rename("y").rename("x")
-    assert made.add("0") is True
-    BloomFilter.open("x", client=r).rename("y").rename("x")
-    assert made.add_many([*items, *items[:40]]) == [False] + [True] * 39 + [False] * 60
-    assert made.exists_many(items) == [True] * 60
-    made.discard_many(items[:40])
-    # In another filter of the same name all is new, whatever was discarded from the one before.
-    BloomFilter.open("x", client=r).clear()
-    assert made.add("0") is True
-    assert made.add_many(items) == [False] + [True] * 59
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("has_heard", [True, False])
 def test_another_name_and_a_time_out_are_of_the_tombstones_too(r, shards, has_heard, kind):
     made = BloomFilter("x", error_rate=1e-9, client=r, shards=shards, **KINDS[kind])
@@ -148,20 +128,6 @@ def test_another_name_and_a_time_out_are_of_the_tombstones_too(r, shards, has_he
     moved.clear()
     moved.add("1"), moved.expire(1000), moved.discard("1")
     assert all(0 < r.ttl(key) <= 1010 for key in r.scan_iter())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_claims_of_before_stay_when_the_first_item_is_discarded(r, kind):
-    made = BloomFilter("x", client=r, **KINDS[kind])
-    other = BloomFilter.open("x", client=r)
-    claim = made.claim("work")
-    made.update(["a", *map(str, range(50))]), other.discard("a")
-    assert other.claim("work").state.name == "BUSY"
-    assert made.count_claims().open == other.count_claims().open == 1
-    assert [one.item for one in other.open_claims()] == ["work"]
-    claim.extend(30)
-    claim.abandon("it failed")
-    assert other.claim("work").state.name == "NEW"
 
 
 def test_items_of_a_full_bitmap_are_discarded_as_well(r):

@@ -205,49 +205,6 @@ def test_what_another_client_does_at_any_step_mixes_no_filters(r, path, other, r
     assert number > 8
 
 
-def test_a_helper_that_sleeps_changes_nothing_of_a_later_generation(r, path):
-    """After a crash in the middle any client finishes; a slow one may wake when all is over."""
-    filled(r, "plain").export_file(path)
-    filled(r, "seeds", "b", THEIRS).export_file(path.with_name("b"))
-    placing = half_placed(r, path)
-    number, acted = 0, [None]
-    while acted:
-        r.flushall()
-        for key, (value, lifetime_ms) in placing.items():
-            r.restore(key, lifetime_ms, value)
-        acted = []
-
-        def act(acted=acted):
-            acted.append(None)
-            OTHERS["replace"](r, path.with_name("b")).add("later")
-
-        with contextlib.suppress(BloomlockError):
-            Stepped.before(number, act).open("y", client=r)
-        made = BloomFilter.open("y", client=r)
-        assert made.exists_many([THEIRS[0], "later", ITEMS[0]]) == [bool(acted)] * 2 + [not acted]
-        number += 1
-    assert number > 4
-
-
-def half_placed(client, path):
-    """Return the keys after a crash in the middle of the switch to the new filter."""
-    for number in range(100):
-        client.flushall()
-        filled(client, "discards", "y", ["old"])
-        stepped = Stepped.before(number, crash)
-
-        def die(stepped=stepped):
-            stepped.at = stepped.done
-            crash()
-
-        stepped.act = staticmethod(die)
-        with contextlib.suppress(Crash):
-            stepped.import_file("y", path, client=client, replace=True)
-        if client.hget("bloomlock:{y}:meta", "state") == b"placing":
-            return {key: (client.dump(key), max(0, client.pttl(key))) for key in client.scan_iter()}
-    raise AssertionError("it is placed at once")
-
-
 # -- spoilt --------------------------------------------------------------------------------------
 
 
@@ -271,20 +228,3 @@ def test_a_file_that_was_cut_or_changed_anywhere_is_refused(r, path, monkeypatch
                 assert "\n" not in str(caught.value)
     assert {key: r.dump(key) for key in r.scan_iter()} == keep
     assert BloomFilter.import_file("y", Pipe(whole), client=r).exists_many(ITEMS) == [True] * 600
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"", "no file of a filter"),
-        (b"PK\x03\x04" + bytes(9000), "no file of a filter"),
-        (b"bloomlock bitmap 9\n{}\n" + bytes(9000), "upgrade bloomlock"),
-        (b"bloomlock bitmap 1\n{}\n" + bytes(9000), "its header has another checksum"),
-    ],
-)
-def test_a_foreign_or_newer_file_is_refused(r, path, data, said):
-    path.write_bytes(data)
-    for source in (path, Pipe(data)):
-        with pytest.raises(ConfigurationError, match=said):
-            BloomFilter.import_file("y", source, client=r)
-    assert not r.keys()

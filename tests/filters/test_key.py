@@ -12,7 +12,6 @@ from mmh3 import mmh3_x64_128_utupledigest
 from murmur import item_with_digest
 
 from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter
-from bloomlock.catalog import delete_filter
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.hashing import Hasher
 from bloomlock.sizing import FIRST_BIT
@@ -107,20 +106,6 @@ def test_a_filter_that_was_replaced_by_one_with_another_key_is_not_cleared(r):
     assert "a" in other
 
 
-def test_only_filters_with_the_same_key_are_merged(r):
-    shared = BloomFilter("x", 1000, client=r, key=SECRET)
-    for key in (None, OTHER, True):
-        local = MemoryBloomFilter(1000, key=key)
-        with pytest.raises(ConfigurationError, match="key are the same"):
-            shared.update(local)
-        with pytest.raises(ConfigurationError, match="key are the same"):
-            local.update(MemoryBloomFilter(1000, key=SECRET))
-    first, second = MemoryBloomFilter(1000, key=True), MemoryBloomFilter(1000, key=True)
-    with pytest.raises(ConfigurationError, match="key are the same"):
-        first |= second
-    assert "a" not in first
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("route", ["items", "bitmap"])
 def test_items_are_hashed_anew_when_the_filter_is_replaced_by_one_with_another_random_key(
@@ -153,11 +138,6 @@ def test_bad_keys(r, key):
         assert "short" not in str(caught.value)
         assert "xxx" not in str(caught.value)
     assert r.keys("*") == []
-
-
-def test_seeds_are_refused_with_a_key():
-    with pytest.raises(ConfigurationError, match="seeds must be None with a key"):
-        MemoryBloomFilter(1000, seeds=[1, 2], key=True)
 
 
 def test_a_secret_is_shown_and_stored_nowhere(r, tmp_path, caplog):
@@ -214,9 +194,3 @@ def test_a_damaged_key_is_refused(r, changes):
     r.hset("bloomlock:{x}:meta", mapping=changes)
     with pytest.raises(FilterMismatchError, match="damaged descriptor"):
         BloomFilter.open("x", client=r, key=SECRET)
-
-
-def test_it_can_be_deleted_without_the_key(r):
-    BloomFilter("x", 1000, client=r, key=SECRET)
-    assert delete_filter("x", client=r)
-    assert r.keys("*") == []

@@ -1,4 +1,4 @@
-"""One AsyncBloomFilter on several event loops, one after the other."""
+"""AsyncBloomFilter attaches lazily, and works on several event loops, one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from lock_tools import queue_of
 from servers import wait_until
 
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock
-from bloomlock.errors import ConfigurationError
+from bloomlock.catalog import delete_filter
+from bloomlock.errors import ConfigurationError, FilterLostError
 
 # Connections of a loop that has ended can only be closed by the garbage collection.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -105,3 +106,21 @@ def test_a_lock_that_another_loop_is_refused_is_still_waited_for(r, valkey):
         finally:
             holder.release()
         assert taken.result()
+
+
+def test_entering_an_attached_object_makes_no_filter(valkey, r):
+    """One that was opened, and deleted by another client before `async with`, stays deleted."""
+
+    async def run():
+        BloomFilter("x", 1000, client=valkey)
+        opened = await AsyncBloomFilter.open("x", client=valkey)
+        assert delete_filter("x", client=valkey)
+        async with opened:
+            assert r.keys() == []
+            with pytest.raises(FilterLostError):
+                await opened.add("a")
+        assert r.keys() == []
+        async with AsyncBloomFilter("x", 1000, client=valkey) as made:
+            assert await made.add("a") is True
+
+    asyncio.run(run())

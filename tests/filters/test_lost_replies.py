@@ -6,10 +6,8 @@ import pytest
 import redis
 import redis.asyncio
 from proxy import HANDSHAKE
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock import BloomFilter
 from bloomlock.errors import OutcomeUnknownError
 
 PATIENCE = 60
@@ -99,26 +97,6 @@ def test_a_merged_batch_loses_nothing(r, proxy, through, verdict):
         assert told in ([True] * 500, [None] * 500)
         if None not in told:
             assert all(made.exists_many(batch))
-
-
-@pytest.mark.parametrize("verdict", ["before", "after"])
-def test_the_merging_of_a_filter_is_repeated(r, proxy, through, verdict):
-    made = BloomFilter("x", 5000, client=through)
-    memory = MemoryBloomFilter(5000)
-    for lost in range(commands_of(proxy, lambda: made.update(memory))):
-        memory.add(f"item {lost}")
-        state = lose_once(proxy, verdict, skip=lost)
-        made.update(memory)
-        assert state["done"]
-        assert made.exists(f"item {lost}")
-
-
-def test_the_peer_loses_items_in_the_same_way(r, proxy):
-    """The control: redis-py's SADD retries by itself and is told "already there" by itself."""
-    client = redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 3))
-    client.ping()
-    lose_once(proxy, "after", {"SADD"})
-    assert client.sadd("s", "item") == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 60}, {"on_full": "grow"}], ids=str)

@@ -5,14 +5,13 @@ Each rule holds for single calls and for batches.
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
 from flat_options import given
 from near_cache_tools import MANY, Clock, hold, lose_reply, slowly, trips
 
-from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter, NearCache
+from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.errors import CapacityError, FilterLostError, OutcomeUnknownError
 from bloomlock.filters import answers
 
@@ -85,28 +84,6 @@ def test_batches_ask_only_for_what_is_not_kept(r, route, seed):
         assert trips(r) == before
 
 
-def test_asyncio_keeps_answers(r, valkey):
-    async def run():
-        made = await AsyncBloomFilter("x", 1000, client=valkey, near_cache=NearCache(MANY, 600))
-        items = [str(number % 50) for number in range(100)]
-        for _ in range(2):
-            answered = await asyncio.gather(*map(made.add, items))
-            assert answered == [number < 50 for number in range(100)]
-            assert all(made.kept_many(items))
-            before = trips(r)
-            assert not any(await asyncio.gather(*map(made.add, items)))
-            assert await made.exists_many(items) == [True] * 100
-            assert trips(r) == before
-            await made.clear()
-            assert not any(made.kept_many(items))
-        await made.delete()
-        with pytest.raises(FilterLostError):
-            await made.add("0")
-        await made.close()
-
-    asyncio.run(run())
-
-
 def test_a_full_filter_still_knows_what_it_knows(r):
     made = cached(r, 20, on_full="raise")
     other = BloomFilter("x", 20, client=r)
@@ -123,19 +100,6 @@ def test_a_full_filter_still_knows_what_it_knows(r):
     with pytest.raises(CapacityError) as caught:
         made.add_many(["0", "theirs", "1", "and theirs", "2", "new", "3"])
     assert caught.value.results == [False] * 5
-
-
-def test_a_copy_keeps_answers_in_the_same_way_and_of_its_own(r):
-    made = cached(r, max_staleness=5.0)
-    made.add("a")
-    copied = made.copy("y")
-    made.clear()
-    assert copied.exists("a") is True
-    assert copied.is_kept("a")
-    assert made.exists("a") is False
-    made.delete()
-    with pytest.raises(FilterLostError):
-        made.add("a")
 
 
 # -- for how long --------------------------------------------------------------------------------

@@ -75,45 +75,6 @@ def test_a_filter_gets_other_parameters_and_keeps_its_items(r, old, new):
 
 @pytest.mark.parametrize("shape", [{"shards": 3}, GROWN | {"shards": 3}], ids=str)
 @pytest.mark.usefixtures("impatient")
-def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shape):
-    """An object that is attached adds between any two requests of a rebuild."""
-    moments, old = [0], few_for(shape)
-    for number in moments:
-        r.flushall()
-        filled(r, items=old, **shape)
-        attached = opened(r)
-        journal, acknowledged, acted = [], [], []
-
-        def act(journal=journal, attached=attached, acknowledged=acknowledged, acted=acted):
-            acted.append(None)
-            items = [f"meanwhile {one}" for one in range(8)]
-            for item in items:
-                journal.append(item)
-                attached.add(item)
-                acknowledged.append(item)
-                assert item in attached
-
-        kind = Stepped.before(number, act)
-        made = kind.open("x", client=r)
-        capacity = 50 if shape.get("on_full") else 5_000
-        made.rebuild(old, capacity, late=lambda journal=journal: journal)
-        if number == 0:
-            # To fill a filter that grows takes hundreds of requests that are all alike.
-            moments += [*range(1, 20), *range(20, kind.done - 40, 40)]
-            moments += range(max(20, kind.done - 40), kind.done, 1 if "on_full" not in shape else 3)
-        if not acted:
-            # Another one takes fewer requests than the first one did.
-            break
-        assert len(acknowledged) == 8
-        for one in (opened(r), attached):
-            assert all(one.exists_many([*old, *acknowledged])), number
-            assert one.capacity == capacity
-            assert (one.info().slices > 1) is (capacity == 50)
-    assert number > 10
-
-
-@pytest.mark.parametrize("shape", [{"shards": 3}, GROWN | {"shards": 3}], ids=str)
-@pytest.mark.usefixtures("impatient")
 def test_a_crash_at_any_moment_loses_nothing(r, shape):
     number, states, old = 0, set(), few_for(shape)
     while True:

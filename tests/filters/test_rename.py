@@ -6,11 +6,10 @@ import pytest
 import redis
 from stepped import Crash, Stepped, crash
 
-from bloomlock import BloomFilter, ClaimState
+from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter, list_filters, rename_filter
 from bloomlock.errors import (
     BloomlockError,
-    ClaimLostError,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
@@ -63,19 +62,6 @@ def test_a_filter_has_all_it_had_under_its_new_name(r, kind):
     assert renamed.delete()
     assert follows.delete()
     assert keys_of(r, "") == []
-
-
-def test_claims_go_with_it_and_their_holders_lose_them(r):
-    made = BloomFilter("x", 3000, client=r, shards=2)
-    held = made.claim_many(ITEMS[:20], renew=False, payloads=ITEMS[:20])
-    failed = made.claim_many(ITEMS[20:25], renew=False, max_attempts=1)
-    made.abandon_many(failed, "why")
-    renamed = made.rename("y")
-    with pytest.raises(ClaimLostError):
-        held[0].commit()
-    assert sorted(one.item for one in renamed.failed()) == ITEMS[20:25]
-    assert renamed.claim(ITEMS[3]).state is ClaimState.BUSY
-    assert renamed.count_claims().open == 20
 
 
 def test_a_name_that_is_taken_is_refused(r):

@@ -16,33 +16,6 @@ from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.runtime import clients
 from bloomlock.runtime.background import GRACE_SECONDS
 
-BAD = [
-    ({"name": ""}, "name must be"),
-    ({"name": None}, "name must be"),
-    ({"name": b"x"}, "name must be"),
-    ({"capacity": 0}, "capacity must be"),
-    ({"capacity": -5}, "capacity must be"),
-    ({"capacity": 10.5}, "capacity must be"),
-    ({"capacity": "1000"}, "capacity must be"),
-    ({"capacity": 10**13}, "capacity 10000000000000 at error_rate"),
-    ({"error_rate": 0}, "error_rate must be"),
-    ({"error_rate": 1.0}, "error_rate must be"),
-    ({"error_rate": float("nan")}, "error_rate must be"),
-    ({"error_rate": "0.01"}, "error_rate must be"),
-    ({"strategy": "fast"}, "strategy must be one of 'atomic'.*not 'fast'"),
-    ({"strategy": None}, "strategy must be"),
-    ({"seeds": [1, 1]}, "seeds must be"),
-    ({"shards": 0}, "shards must be"),
-    ({"on_full": "explode"}, "on_full must be 'warn' or 'raise' or 'grow', not 'explode'"),
-    ({"on_lost": True}, "on_lost must be 'raise' or 'recreate', not True"),
-    ({"on_unknown": ""}, "on_unknown must be 'raise' or 'new', not ''"),
-    ({"prefix": "{"}, "prefix must be"),
-    ({"client": 5}, "client must be a redis-py client or a URL"),
-    ({"client": "http://localhost"}, "client must be .* not 'http://localhost'"),
-    ({"client": "redis://localhost:notaport/0"}, "client must be"),
-    ({"client": "redis://localhost/0?socket_timeout=soon"}, "client must be"),
-]
-
 
 def test_a_client_of_the_other_kind(valkey):
     with pytest.raises(ConfigurationError, match="use AsyncBloomFilter"):

@@ -13,9 +13,6 @@ from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
 
 pytestmark = pytest.mark.processes
-WRITERS = 3
-SECONDS = 0.4
-ENOUGH = 20
 
 
 def test_real_eviction_is_noticed():

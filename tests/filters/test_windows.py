@@ -11,7 +11,7 @@ from moved_clock import stopped_server
 from near_cache_tools import trips
 from proxy import HANDSHAKE, Proxy
 from turns import Turns
-from window_clocks import LAST, OVER, SLICE, SLICES, WINDOW, Clock, Clocks
+from window_clocks import OVER, SLICE, SLICES, WINDOW, Clock, Clocks
 
 from bloomlock import BloomFilter, ClaimState, Window
 from bloomlock.errors import ConfigurationError, OutcomeUnknownError
@@ -34,29 +34,6 @@ def clocks(stopped):
 # -- in time -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("refresh", [False, True])
-def test_an_item_is_remembered_for_a_window_and_at_most_a_slice_more(clocks, refresh):
-    made, idle = clocks.make(refresh=refresh), clocks.make()
-    assert made.add("once")
-    assert made.add("again")
-    for seconds in (SLICE // 2, *range(SLICE, LAST + 1, SLICE), OVER - 1):
-        clocks.set(seconds)
-        assert made.add("again") is False
-        for one in (made, idle):
-            assert one.exists_many(["once", "again"]) == [True, True]
-        made.add(f"at {seconds}")
-    clocks.set(OVER)
-    for one in (made, idle):
-        assert one.exists_many(["once", "again", f"at {SLICE}"]) == [False, refresh, True]
-    assert made.add("again") is not refresh
-    assert idle.add("once") is True
-    assert made.add("once") is False
-    clocks.set(OVER + SLICE - 1)
-    assert made.exists(f"at {SLICE}")
-    clocks.set(OVER + SLICE)
-    assert not idle.exists(f"at {SLICE}")
-
-
 @pytest.mark.parametrize("many", [False, True])
 def test_what_was_only_found_is_renewed_by_an_add_of_who_keeps_answers(clocks, many):
     other, made = clocks.make(), clocks.make(clock=Clock(), refresh=True)
@@ -66,17 +43,6 @@ def test_what_was_only_found_is_renewed_by_an_add_of_who_keeps_answers(clocks, m
     assert made.add("a") is False
     clocks.set(OVER)
     assert other.exists("a")
-
-
-def test_a_filter_that_nobody_uses_forgets_as_well(clocks):
-    made = clocks.make()
-    made.update(["a", "b"])
-    for seconds in (OVER, 20 * WINDOW, 400 * WINDOW):
-        clocks.set(seconds)
-        for one in (made, clocks.make()):
-            assert one.exists_many(["a", "b"]) == [False, False]
-    assert made.add_many(["a", "b", "a"]) == [True, True, False]
-    assert made.exists("a")
 
 
 def test_a_clock_that_is_set_back_forgets_nothing(clocks):
@@ -90,35 +56,6 @@ def test_a_clock_that_is_set_back_forgets_nothing(clocks):
     assert made.exists_many(["a", "b"]) == [True, True]
     clocks.set(3 * SLICE)
     assert made.exists_many(["a", "b"]) == [True, True]
-
-
-@pytest.mark.parametrize("slices", [2, 6, 12])
-def test_nothing_of_an_earlier_use_of_a_slice_is_left(clocks, slices, seed):
-    """Every slice is used several times, by two clients that take turns, and some not at all."""
-    chance, step = random.Random(seed), WEEK.total_seconds() / slices
-    made = clocks.make(slices=slices, window=WEEK, shards=2, capacity=8 * slices)
-    clients = made, BloomFilter.open("x", client=clocks.client)
-    added: dict[str, float] = {}
-    now = 0
-    for turn in range(max(18, 3 * slices)):
-        now += round(chance.choice((0, step, step, step, 2 * step)))
-        clocks.set(now)
-        one, other = chance.sample(clients, 2)
-        items = [f"{turn}.{number}" for number in range(4)]
-        assert one.add_many(items) == [True] * 4
-        assert other.add_many(items) == [False] * 4
-        added |= dict.fromkeys(items, now)
-        there = other.exists_many(list(added))
-        for (item, since), is_there in zip(added.items(), there, strict=True):
-            if now - since < WEEK.total_seconds() - 1:
-                assert is_there, item
-            if now - since > WEEK.total_seconds() + step + 1:
-                assert not is_there, item
-    # What was forgotten takes no room: three windows of items are not more than one.
-    live = sum(there)
-    assert live < len(added) / 2
-    assert abs(made.count() - live) <= max(4, live // 8)
-    assert made.info().current_error_rate < 1e-9
 
 
 @pytest.mark.parametrize("slices", [2, 3, 6])
@@ -197,20 +134,6 @@ def test_each_call_is_one_round_trip_and_an_add_wipes_one_slice_at_most(clocks):
         assert written <= 1 + -(-size // 16384)
         for name in ("add", "exists", "discard"):
             assert turns.of(lambda: getattr(made, name)(f"new at {now}")) == 1  # noqa: B023
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_shard_that_was_idle_is_turned_by_one_client_while_another_goes_by_it(clocks, shards):
-    other = clocks.make(shards=shards)
-    renews = clocks.make(shards=shards, refresh=True)
-    items = [f"item {number}" for number in range(20)]
-    other.update(items)
-    clocks.set(OVER)
-    assert not any(renews.exists_many(items))
-    other.update(f"another {number}" for number in range(20))
-    clocks.set(OVER + SLICE)
-    assert renews.add_many(items) == [True] * 20
-    assert [renews.add(item) for item in items] == [False] * 20
 
 
 # -- near-cache ----------------------------------------------------------------------------------
