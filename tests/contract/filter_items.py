@@ -204,12 +204,12 @@ class ItemsContract:
     @needs("server")
     def test_a_server_that_forgot_its_scripts_is_told_them_again(self, place):
         made = place.make()
-        for count in (1, 100, 300):
-            items = [f"{count} {item}" for item in ITEMS[:count]]
+        for number in (1, 100, 300):
+            items = [f"{number} {item}" for item in ITEMS[:number]]
             place.r.script_flush()
-            assert made.add_many(items) == [True] * count
+            assert made.add_many(items) == [True] * number
             place.r.script_flush()
-            assert made.exists_many(items) == [True] * count
+            assert made.exists_many(items) == [True] * number
         place.r.script_flush()
         assert made.add("single") is True
 
