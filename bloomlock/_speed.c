@@ -1,14 +1,14 @@
 /* bloomlock._speed: the inner loops of bloomlock in C, bit for bit what the Python code does.
 
-   Places hashes items to bit offsets (hashing.py), Bits tests and sets them in memory
-   (bitmaps.py, filters/memory_bits.py), Places.operations writes them as commands and
-   Places.missing reads the replies (strategies/atomic.py).
+   Places hashes items to bit offsets (hashing.py). `operations` writes them as commands, `missing`
+   reads the replies (strategies/atomic.py). Over images of shards it tests and sets the bits in
+   memory (filters/memory_bits.py).
 
    Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to
    test and set the bits of an item is one step for all threads, and there is no other lock that a
    fork could copy. Batches of reads give it up while they read.
 
-   Bounds. A Bits keeps a view of each image, whose length it has checked against the shape. Every
+   Bounds. Places keeps a view of each image, whose length it has checked against the shape. Every
    offset is below the shape's number of bits, so no access needs a check of its own.
 
    Limited API of Python 3.11. No format has a '#': compiled for that API by Python 3.13.0, it is
@@ -104,12 +104,11 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Shape shape;
+    uint32_t held;     /* images that views were taken of: none, or one of each shard */
+    Py_buffer *images;
+    unsigned long long added; /* new items that `add` has added */
+    unsigned long long limit; /* of added */
 } Places;
-
-typedef struct {
-    PyTypeObject *places;
-    PyTypeObject *bits;
-} State;
 
 static void digest(const Shape *shape, const char *data, Py_ssize_t size, uint64_t *out)
 {
@@ -218,6 +217,12 @@ static PyObject *new_words(Py_ssize_t count, uint32_t words, uint64_t **at)
     return made;
 }
 
+static Places *allocate_places(PyTypeObject *type)
+{
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    return (Places *)alloc(type, 0);
+}
+
 /* Places(shard_bits, num_hashes, shards, seeds or None) */
 static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -233,8 +238,7 @@ static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         PyErr_SetString(PyExc_ValueError, "no shape of a filter");
         return NULL;
     }
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Places *self = (Places *)alloc(type, 0);
+    Places *self = allocate_places(type);
     if (self == NULL)
         return NULL;
     Shape *shape = &self->shape;
@@ -259,11 +263,15 @@ static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-static void free_object(PyObject *self)
+static void places_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(self);
+    Places *self = (Places *)object;
+    PyTypeObject *type = Py_TYPE(object);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(self);
+    while (self->held)
+        PyBuffer_Release(&self->images[--self->held]);
+    PyMem_Free(self->images);
+    release(object);
     Py_DECREF(type);
 }
 
@@ -333,41 +341,16 @@ static PyObject *places_place(PyObject *object, PyObject *digests)
 
 /* Bits in memory. */
 
-typedef struct {
-    PyObject_HEAD
-    Shape shape;
-    uint32_t held; /* views taken */
-    Py_buffer *images;
-    unsigned long long added; /* new items that `add` has added */
-    unsigned long long limit; /* of added */
-} Bits;
-
-static void bits_dealloc(PyObject *object)
+/* over(images): the same places, with a bitmap in memory for each shard */
+static PyObject *places_over(PyObject *object, PyObject *images)
 {
-    Bits *self = (Bits *)object;
-    while (self->held)
-        PyBuffer_Release(&self->images[--self->held]);
-    PyMem_Free(self->images);
-    free_object(object);
-}
-
-/* Bits(places, images) */
-static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"", "", NULL};
-    PyObject *places, *images;
-    State *state = PyType_GetModuleState(type);
-    if (state == NULL ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!:Bits", names, state->places, &places,
-                                     &PyTuple_Type, &images))
-        return NULL;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Bits *self = (Bits *)alloc(type, 0);
+    Places *self = allocate_places(Py_TYPE(object));
     if (self == NULL)
         return NULL;
-    self->shape = ((Places *)places)->shape;
+    self->shape = ((Places *)object)->shape;
     self->images = allocate(self->shape.shards, sizeof(Py_buffer));
-    int is_whole = self->images != NULL && PyTuple_Size(images) == self->shape.shards;
+    int is_whole = self->images != NULL && PyTuple_Check(images) &&
+                   PyTuple_Size(images) == self->shape.shards;
     for (uint32_t i = 0; is_whole && i < self->shape.shards; i++) {
         Py_buffer *view = &self->images[i];
         is_whole = PyObject_GetBuffer(PyTuple_GetItem(images, i), view, PyBUF_WRITABLE) == 0;
@@ -383,7 +366,7 @@ static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static inline uint8_t *bitmap_of(const Bits *self, uint32_t shard)
+static inline uint8_t *bitmap_of(const Places *self, uint32_t shard)
 {
     return (uint8_t *)self->images[shard].buf + FIRST_BYTE;
 }
@@ -405,22 +388,22 @@ static inline int take_bits(uint8_t *bitmap, const uint32_t *places, uint32_t ha
     return was_set;
 }
 
-/* Find the places of one item and return its bitmap; NULL where Python has to look at it. */
-static inline uint8_t *find(const Bits *self, PyObject *item, uint32_t *places)
+/* Find the places of one item and return its bitmap; NULL: there is none, or Python has to look. */
+static inline uint8_t *find(const Places *self, PyObject *item, uint32_t *places)
 {
     uint64_t words[MAX_HASHES];
     const char *data;
     Py_ssize_t size;
-    if (!bytes_of(item, &data, &size))
+    if (!self->held || !bytes_of(item, &data, &size))
         return NULL;
     digest(&self->shape, data, size, words);
     place(&self->shape, words, places);
     return bitmap_of(self, shard_of(&self->shape, words[0]));
 }
 
-static PyObject *bits_add(PyObject *object, PyObject *item)
+static PyObject *places_add(PyObject *object, PyObject *item)
 {
-    Bits *self = (Bits *)object;
+    Places *self = (Places *)object;
     uint32_t places[MAX_HASHES];
     uint8_t *bitmap;
     if (self->added >= self->limit || (bitmap = find(self, item, places)) == NULL)
@@ -431,9 +414,9 @@ static PyObject *bits_add(PyObject *object, PyObject *item)
     return Py_NewRef(Py_True);
 }
 
-static PyObject *bits_exists(PyObject *object, PyObject *item)
+static PyObject *places_exists(PyObject *object, PyObject *item)
 {
-    const Bits *self = (Bits *)object;
+    const Places *self = (Places *)object;
     uint32_t places[MAX_HASHES];
     uint8_t *bitmap = find(self, item, places);
     if (bitmap == NULL)
@@ -445,7 +428,7 @@ static inline Py_ssize_t smaller(Py_ssize_t a, Py_ssize_t b) { return a < b ? a 
 
 /* Note for each item whether it was there, in order; with `write` add those that were not. Some
    items are placed ahead, so that the processor fetches their bytes in between. */
-static void take_all(const Bits *self, const uint64_t *digests, Py_ssize_t count, int write,
+static void take_all(const Places *self, const uint64_t *digests, Py_ssize_t count, int write,
                      uint8_t *found)
 {
     const Shape *shape = &self->shape;
@@ -465,12 +448,12 @@ static void take_all(const Bits *self, const uint64_t *digests, Py_ssize_t count
 }
 
 /* Return for each item whether it was there (with `write`: not there); Python has to look: None. */
-static PyObject *take_many(const Bits *self, PyObject *items, int write)
+static PyObject *take_many(const Places *self, PyObject *items, int write)
 {
     PyObject *answers = NULL;
     Py_ssize_t count = count_of(items);
-    if (count < 0)
-        return NULL;
+    if (count < 0 || !self->held)
+        return count < 0 ? NULL : Py_NewRef(Py_None);
     uint64_t *digests = allocate(count, sizeof(uint64_t) * self->shape.words);
     uint8_t *found = allocate(count, 1);
     int done = digests && found ? digest_all(&self->shape, items, count, digests) : -1;
@@ -494,30 +477,30 @@ static PyObject *take_many(const Bits *self, PyObject *items, int write)
     return answers;
 }
 
-static PyObject *bits_exists_many(PyObject *object, PyObject *items)
+static PyObject *places_exists_many(PyObject *object, PyObject *items)
 {
-    return take_many((Bits *)object, items, 0);
+    return take_many((Places *)object, items, 0);
 }
 
-static PyObject *bits_add_many(PyObject *object, PyObject *items)
+static PyObject *places_add_many(PyObject *object, PyObject *items)
 {
-    return take_many((Bits *)object, items, 1);
+    return take_many((Places *)object, items, 1);
 }
 
 /* combine(other, both): take every bit that is set in either, or with `both` those set in both */
-static PyObject *bits_combine(PyObject *object, PyObject *args)
+static PyObject *places_combine(PyObject *object, PyObject *args)
 {
-    Bits *self = (Bits *)object, *other;
+    Places *self = (Places *)object, *other;
     PyObject *given;
     int both;
     if (!PyArg_ParseTuple(args, "O!p:combine", Py_TYPE(object), &given, &both))
         return NULL;
-    other = (Bits *)given;
-    if (other->shape.bits != self->shape.bits || other->shape.shards != self->shape.shards) {
+    other = (Places *)given;
+    if (other->shape.bits != self->shape.bits || other->held != self->held) {
         PyErr_SetString(PyExc_ValueError, "other has another shape");
         return NULL;
     }
-    for (uint32_t shard = 0; shard < self->shape.shards; shard++) {
+    for (uint32_t shard = 0; shard < self->held; shard++) {
         uint8_t *mine = self->images[shard].buf;
         const uint8_t *theirs = other->images[shard].buf;
         Py_ssize_t size = self->images[shard].len;
@@ -532,10 +515,10 @@ static PyObject *bits_combine(PyObject *object, PyObject *args)
     return Py_NewRef(Py_None);
 }
 
-static PyObject *bits_clear(PyObject *object, PyObject *Py_UNUSED(ignored))
+static PyObject *places_clear(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    Bits *self = (Bits *)object;
-    for (uint32_t shard = 0; shard < self->shape.shards; shard++)
+    Places *self = (Places *)object;
+    for (uint32_t shard = 0; shard < self->held; shard++)
         memset(self->images[shard].buf, 0, (size_t)self->images[shard].len);
     return Py_NewRef(Py_None);
 }
@@ -627,19 +610,35 @@ static PyObject *places_missing(PyObject *object, PyObject *reply)
 /* The module. */
 
 static PyMethodDef places_methods[] = {
+    {"add", places_add, METH_O,
+     "Add an item within the limit, return whether it is new; None: Python has to."},
+    {"add_many", places_add_many, METH_O,
+     "Add items one by one, return which are new; None: Python has to."},
+    {"clear", places_clear, METH_NOARGS, "Clear every bit, the header's too."},
+    {"combine", places_combine, METH_VARARGS, "Take the bits set in either, or those set in both."},
     {"digests", places_digests, METH_O, "Return the digests of items; None: Python has to."},
+    {"exists", places_exists, METH_O, "Return whether all bits are 1; None: Python has to."},
+    {"exists_many", places_exists_many, METH_O, "Test items; None: Python has to."},
     {"missing", places_missing, METH_O, "Return which items of a BITFIELD's reply lack a bit."},
     {"operations", places_operations, METH_VARARGS,
      "Return the shard of the first of some digests, and the operations of BITFIELD for all."},
+    {"over", places_over, METH_O, "Return the same places with images of all shards."},
     {"place", places_place, METH_O, "Return the shards and the offsets of digests."},
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef places_members[] = {
+    {"added", T_ULONGLONG, offsetof(Places, added), READONLY, NULL},
+    {"limit", T_ULONGLONG, offsetof(Places, limit), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyType_Slot places_slots[] = {
-    {Py_tp_doc, "Offsets of items in the shards of one filter."},
+    {Py_tp_doc, "Offsets of items in the shards of one filter, and bits in memory."},
     {Py_tp_new, places_new},
-    {Py_tp_dealloc, free_object},
+    {Py_tp_dealloc, places_dealloc},
     {Py_tp_methods, places_methods},
+    {Py_tp_members, places_members},
     {0, NULL},
 };
 
@@ -650,66 +649,12 @@ static PyType_Spec places_spec = {
     .slots = places_slots,
 };
 
-static PyMethodDef bits_methods[] = {
-    {"add", bits_add, METH_O,
-     "Add an item within the limit, return whether it is new; None: Python has to."},
-    {"exists", bits_exists, METH_O, "Return whether all bits are 1; None: Python has to."},
-    {"add_many", bits_add_many, METH_O,
-     "Add items one by one, return which are new; None: Python has to."},
-    {"exists_many", bits_exists_many, METH_O, "Test items; None: Python has to."},
-    {"combine", bits_combine, METH_VARARGS, "Take the bits set in either, or those set in both."},
-    {"clear", bits_clear, METH_NOARGS, "Clear every bit, the header's too."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef bits_members[] = {
-    {"added", T_ULONGLONG, offsetof(Bits, added), READONLY, NULL},
-    {"limit", T_ULONGLONG, offsetof(Bits, limit), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot bits_slots[] = {
-    {Py_tp_doc, "Bits of a filter in memory."},
-    {Py_tp_new, bits_new},
-    {Py_tp_dealloc, bits_dealloc},
-    {Py_tp_methods, bits_methods},
-    {Py_tp_members, bits_members},
-    {0, NULL},
-};
-
-static PyType_Spec bits_spec = {
-    .name = "bloomlock._speed.Bits",
-    .basicsize = sizeof(Bits),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = bits_slots,
-};
-
 static int execute(PyObject *module)
 {
-    State *state = PyModule_GetState(module);
-    if ((state->places = (PyTypeObject *)PyType_FromModuleAndSpec(module, &places_spec, NULL)) ==
-            NULL ||
-        (state->bits = (PyTypeObject *)PyType_FromModuleAndSpec(module, &bits_spec, NULL)) == NULL)
-        return -1;
-    if (PyModule_AddType(module, state->places) < 0 || PyModule_AddType(module, state->bits) < 0)
-        return -1;
-    return PyModule_AddStringConstant(module, "VERSION", BLOOMLOCK_VERSION);
-}
-
-static int traverse(PyObject *module, visitproc visit, void *arg)
-{
-    State *state = PyModule_GetState(module);
-    Py_VISIT(state->places);
-    Py_VISIT(state->bits);
-    return 0;
-}
-
-static int clear(PyObject *module)
-{
-    State *state = PyModule_GetState(module);
-    Py_CLEAR(state->places);
-    Py_CLEAR(state->bits);
-    return 0;
+    PyObject *places = PyType_FromModuleAndSpec(module, &places_spec, NULL);
+    int failed = places == NULL || PyModule_AddType(module, (PyTypeObject *)places) < 0;
+    Py_XDECREF(places);
+    return failed ? -1 : PyModule_AddStringConstant(module, "VERSION", BLOOMLOCK_VERSION);
 }
 
 static PyModuleDef_Slot module_slots[] = {
@@ -721,10 +666,7 @@ static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "bloomlock._speed",
     .m_doc = "The inner loops of bloomlock in C.",
-    .m_size = sizeof(State),
     .m_slots = module_slots,
-    .m_traverse = traverse,
-    .m_clear = clear,
 };
 
 PyMODINIT_FUNC PyInit__speed(void) { return PyModuleDef_Init(&definition); }

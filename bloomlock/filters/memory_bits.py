@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from bloomlock.arrays import np
-from bloomlock.compiled import core
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_item, encode_items
 from bloomlock.runtime.forks import LockOwner
@@ -31,7 +30,7 @@ _MASKS = tuple(128 >> place for place in range(8))
 
 
 class PythonBits(LockOwner):
-    """What bloomlock/_speed.c has as `Bits`, for filters with a key and without a compiler.
+    """What bloomlock/_speed.c does over images, for filters with a key and without a compiler.
 
     Setting a bit is reading a byte and writing it, two steps between which another thread may
     run (and NumPy gives up the interpreter's lock by itself), so writers take turns. Readers take
@@ -99,7 +98,7 @@ def _set(cell: memoryview, offsets: list[int]) -> bool:
 
 
 class MemoryBits:
-    """The images of all shards, and what tests and sets their bits: `_speed.Bits` or PythonBits."""
+    """The images of all shards, and what tests and sets their bits: _speed.Places or PythonBits."""
 
     def __init__(self, descriptor: Descriptor, images: Sequence[Bytes] | None = None) -> None:
         if images is None:
@@ -110,8 +109,8 @@ class MemoryBits:
         self._cells = [image.data for image in self.images]
         hasher = descriptor.hasher()
         self.engine: Any = PythonBits(hasher, self.images)
-        if core is not None and hasher.compiled is not None:
-            self.engine = core.Bits(hasher.compiled, tuple(self.images))
+        if hasher.compiled is not None:
+            self.engine = hasher.compiled.over(tuple(self.images))
 
     def exists(self, item: str | bytes) -> bool:
         found = self.engine.exists(item)

@@ -21,7 +21,6 @@ from redis.exceptions import NoScriptError, ResponseError
 from bloomlock.arrays import np
 from bloomlock.bitmaps import rows_missing, set_rows
 from bloomlock.commands import EXEC, MULTI, encode_command, encode_large
-from bloomlock.compiled import core
 from bloomlock.delivery import collect
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.keys import merge_keys
@@ -120,8 +119,8 @@ class BitmapStrategy(Strategy):
 
 def _set(shard: Shard, image: Bytes, items: Sequence[bytes]) -> None:
     hasher = shard.hasher
-    if core is not None and hasher.compiled is not None:
-        core.Bits(hasher.compiled, (image,) * hasher.shards).add_many(list(items))
+    if hasher.compiled is not None:
+        hasher.compiled.over((image,) * hasher.shards).add_many(list(items))
     else:
         set_rows(image, hasher.rows(items))
 
@@ -130,9 +129,9 @@ def _missing(
     shard: Shard, before: bytes | memoryview, items: Sequence[bytes]
 ) -> Sequence[bool] | Flags:
     hasher = shard.hasher
-    if core is not None and hasher.compiled is not None:
+    if hasher.compiled is not None:
         image = bytearray(before) if isinstance(before, bytes) else before
-        bits = core.Bits(hasher.compiled, (image,) * hasher.shards)
+        bits = hasher.compiled.over((image,) * hasher.shards)
         return list(map(not_, cast("list[bool]", bits.exists_many(list(items)))))
     return rows_missing(np.frombuffer(before, np.uint8), hasher.rows(items))
 

@@ -37,6 +37,14 @@ def in_python(made):
     return made
 
 
+def both(shape, shards, key):
+    """A hasher with the compiled core, and one without it."""
+    bits, num_hashes, seeds = shape
+    key = key if seeds is None else None
+    one, two = (Hasher(bits, num_hashes, shards, seeds, key=key) for _ in range(2))
+    return one, in_python(two)
+
+
 shapes = st.one_of(
     st.tuples(
         st.one_of(st.integers(1, 200), st.integers(8192, MAX_SHARD_BITS)),
@@ -60,11 +68,8 @@ keys = st.one_of(st.none(), st.binary(min_size=16, max_size=64))
 @example((8192, 64, None), 1, None, ["a", "é", "", "\0"])
 @example((67, 64, None), 2, None, [b"%d" % number for number in range(50)])
 def test_items_lie_where_python_puts_them(shape, shards, key, items):
-    bits, num_hashes, seeds = shape
-    key = key if seeds is None else None
-    one, two = (Hasher(bits, num_hashes, shards, seeds, key=key) for _ in range(2))
+    one, two = both(shape, shards, key)
     assert one.places is not None
-    in_python(two)
     data = [item.encode() if isinstance(item, str) else item for item in items]
     assert [one.locate(item) for item in data] == [two.locate(item) for item in data]
     assert np.array_equal(one.rows(data), two.rows(data))
@@ -91,13 +96,10 @@ EDGES = [*(10**power + step for power in range(3, 10) for step in (-1, 0, 1)), M
 @example((8192, 7, None), 3, None, ["a", b"b", "é", "", "c", "d"], True)
 @example((MAX_SHARD_BITS, 64, None), 1, None, [b"%d" % number for number in range(50)], False)
 def test_commands_are_those_of_python(shape, shards, key, items, write):
-    bits, num_hashes, seeds = shape
-    key = key if seeds is None else None
-    one, two = (Hasher(bits, num_hashes, shards, seeds, key=key) for _ in range(2))
-    in_python(two)
+    one, two = both(shape, shards, key)
     items = [item.encode() if isinstance(item, str) else item for item in items]
     states = [SliceState(hasher, 0, ()) for hasher in (one, two)]
-    shards = [Shard("bloomlock:{é}:bits", 7, bits, state) for state in states]
+    shards = [Shard("bloomlock:{é}:bits", 7, shape[0], state) for state in states]
     commands = [
         [command for some in Bitfields(shard, items, write).writes() for command in some]
         for shard in shards
@@ -125,11 +127,11 @@ def test_offsets_of_any_length_are_written_as_python_writes_them(write):
 
 
 SHAPES = [
-    {"capacity": 300, "error_rate": 0.3},
-    {"capacity": 300, "error_rate": 0.3, "shards": 3},
-    {"capacity": 300, "seeds": (3, 2, 1)},
-    {"capacity": 300, "seeds": (7,), "shards": 2},
-    {"capacity": 300, "error_rate": 1e-15},
+    {"error_rate": 0.3},
+    {"error_rate": 0.3, "shards": 3},
+    {"error_rate": 1e-6, "seeds": (3, 2, 1)},
+    {"error_rate": 1e-6, "seeds": (7,), "shards": 2},
+    {"error_rate": 1e-15},
 ]
 numbers = st.lists(st.integers(0, 12_000), max_size=60)
 
@@ -145,13 +147,10 @@ numbers = st.lists(st.integers(0, 12_000), max_size=60)
 @example(SHAPES[0], [("add_many", [*range(9000), *range(4000)]), ("exists_many", [5, 12_000])], 0)
 @example(SHAPES[1], [("add_many", [1, 1, 2, 1]), ("add", [1, 3, 3])], 0)
 def test_answers_and_bits_are_those_of_python(shape, steps, fill):
-    descriptor = RequestedSpec.check(
-        shape["capacity"], shape.get("error_rate", 1e-6), **rest(shape)
-    )
-    descriptor = descriptor.describe()
+    descriptor = RequestedSpec.check(300, **shape).describe()
     one, two = MemoryBits(descriptor), MemoryBits(descriptor)
     two.engine = PythonBits(in_python(descriptor.hasher()), two.images)
-    assert isinstance(one.engine, core.Bits)
+    assert isinstance(one.engine, core.Places)
     one.engine.limit = two.engine.limit = 10**9
     # Half full, so that answers depend on each bit.
     random = np.random.default_rng(fill)
@@ -176,10 +175,6 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
     assert np.array_equal(one.images[0], other.images[0])
     one.clear()
     assert not any(image.any() for image in one.images)
-
-
-def rest(shape):
-    return {name: value for name, value in shape.items() if name not in {"capacity", "error_rate"}}
 
 
 anything = st.one_of(
@@ -218,18 +213,10 @@ REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
 @given(st.lists(st.tuples(st.integers(0, 40), st.lists(anything, max_size=5)), max_size=6))
 def test_no_input_does_more_than_raise(calls):
     places = Hasher(8192, 7).places
-    bits = core.Bits(places, (bytearray(1048),))
-    functions = [
-        *(
-            getattr(thing, name)
-            for thing in (places, bits)
-            for name in dir(thing)
-            if name[0] != "_"
-        ),
-        core.Places,
-        core.Bits,
-        lambda *images: core.Bits(places, tuple(images)),
-    ]
+    made = (places, places.over((bytearray(1048),)))
+    names = [name for name in dir(places) if name[0] != "_"]
+    functions = [*(getattr(one, name) for one in made for name in names), core.Places]
+    functions.append(lambda *images: places.over(tuple(images)))
     for number, arguments in calls:
         try:
             functions[number % len(functions)](*arguments)
@@ -258,25 +245,36 @@ def test_buffers_of_another_length_are_refused():
     places = Hasher(8192, 7, 2).places
     for images in [(bytearray(1048),), (bytearray(1048), bytearray(1047)), ()]:
         with pytest.raises(ValueError, match="image"):
-            core.Bits(places, images)
+            places.over(images)
     with pytest.raises(BufferError):
-        core.Bits(places, (bytes(1048), bytes(1048)))
+        places.over((bytes(1048), bytes(1048)))
     for digests in [bytes(8), bytes(17), np.zeros(3, np.uint64)]:
         for place in (places.place, lambda digests: places.operations(digests, True)):
             with pytest.raises(ValueError, match="length"):
                 place(digests)
     held = bytearray(1048)
-    core_bits = core.Bits(Hasher(8192, 7).places, (held,))
+    bits = Hasher(8192, 7).places.over((held,))
     with pytest.raises(BufferError):
         held.clear()
-    del core_bits
+    del bits
     held.clear()
+
+
+@needs_core
+def test_without_images_there_are_no_bits():
+    places = Hasher(8192, 7).places
+    places.limit = 10
+    assert (places.add("a"), places.exists("a")) == (None, None)
+    assert (places.add_many(["a"]), places.exists_many(["a"])) == (None, None)
+    places.clear()
+    with pytest.raises(ValueError, match="shape"):
+        places.over((bytearray(1048),)).combine(places, False)
 
 
 @pytest.mark.free_running
 @needs_core
 def test_of_one_item_added_by_many_threads_one_is_new():
-    bits = core.Bits(Hasher(2**22, 64).places, (np.zeros(2**19 + 24, np.uint8),))
+    bits = Hasher(2**22, 64).places.over((np.zeros(2**19 + 24, np.uint8),))
     bits.limit = 10**9
     items = [b"%d" % number for number in range(300)]
     won: Counter[bytes] = Counter()
@@ -299,7 +297,7 @@ def test_of_one_item_added_by_many_threads_one_is_new():
 
 @needs_core
 def test_no_more_items_are_added_than_are_allowed():
-    bits = core.Bits(Hasher(2**20, 7).places, (bytearray(2**17 + 24),))
+    bits = Hasher(2**20, 7).places.over((bytearray(2**17 + 24),))
     assert bits.add("a") is None
     bits.limit = 2
     assert [bits.add(item) for item in "aabcc"] == [True, False, True, None, None]
