@@ -134,7 +134,7 @@ class CrawlRecord:
 
     def figures(self) -> Figures:
         """Return how the crawl stands; the server counts the requests of 1,000 hosts."""
-        crawl, queue, hosts, later, taken, workers, _, failed, _ = self.keys
+        crawl, queue, hosts, later, taken, workers, _, failed = self.keys
         first = self._client.pipeline(transaction=False)
         first.hmget(crawl, "state", "done").zcard(queue).zcard(later).hlen(taken)
         first.zcard(workers).hlen(failed).zrange(hosts, 0, MOST_HOSTS - 1)

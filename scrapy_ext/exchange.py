@@ -53,7 +53,7 @@ class Exchange:
         self._number = 0
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
-        self._is_soon = self._is_due = self._is_hungry = self._is_asked = self._is_over = False
+        self._is_due = self._is_hungry = self._is_asked = self._is_over = False
         self._away_since: float | None = None
         self._look_s = SHORTEST_LOOK_S
         self._look_at = 0.0
@@ -67,10 +67,11 @@ class Exchange:
         self._number += 1
         self.answer = self._crawl.exchange(pushes, {"step": self._number})
 
-    def send(self, one: Push | OpenPage | Callable[[], None]) -> None:
+    def send(self, one: Push | OpenPage | Callable[[], None] | None) -> None:
         """Send something, or call it when all before is sent."""
         self._waiting.append(one)
-        self._schedule()
+        if self._away_since is None:
+            self._go_on()
 
     def want(self) -> None:
         """Ask for requests, after all that has been sent until now, as Scrapy's order is."""
@@ -82,13 +83,12 @@ class Exchange:
         may_get = self.answer.waiting and (self.answer.due_s is None or self.answer.is_full)
         if (self._waiting or may_get or has_pushes) and not self._is_asked:
             self._is_asked = True
-            self._waiting.append(None)
-            self._schedule()
+            self.send(None)
 
     def look(self) -> None:
         """Ask for requests also if none are known of, and say how this process is."""
-        self._is_hungry = self._is_due = True
-        self._schedule()
+        self._is_hungry = True
+        self._make_due()
 
     def start(self) -> None:
         self._running = deferred_from_coro(self._run())
@@ -110,38 +110,31 @@ class Exchange:
         while not self._is_over:
             if self._away_since is not None:
                 await self._wait(PROBE_S)
-            elif not self._is_soon:
+            elif not (len(self) or self._is_due):
                 renew_s = self._lease / RENEWALS_PER_LEASE
                 look_s = max(self._look_at - time.monotonic(), 0)
                 await self._wait(min(renew_s, look_s) if self._is_hungry else renew_s)
-            self._is_soon = False
-            try:
-                while (len(self) or self._is_due) and not self._is_over and await self._trip():
-                    pass
-            except Exception:
-                logger.exception("A step of the crawl was not carried out in order.")
+            if (len(self) or self._is_due) and not self._is_over:
+                try:
+                    await self._trip()
+                except Exception:
+                    logger.exception("A step of the crawl was not carried out in order.")
 
     async def _wait(self, seconds: float) -> None:
-        """Wait so long, or until there is something to send."""
         self._pause = Deferred()
-        timer = call_later(seconds, self._look_again)
+        timer = call_later(seconds, self._make_due)
         await maybe_deferred_to_future(self._pause)
         timer.cancel()
 
-    def _look_again(self) -> None:
+    def _make_due(self) -> None:
         self._is_due = True
         self._go_on()
 
-    def _schedule(self) -> None:
-        """Make a trip as soon as the reactor has done what it is at."""
-        if not self._is_soon and self._away_since is None:
-            self._is_soon = True
-            call_later(0, self._go_on)
-
     def _go_on(self) -> None:
+        """End a wait as soon as the reactor has done what it is at."""
         if self._pause is not None:
             pause, self._pause = self._pause, None
-            pause.callback(None)
+            call_later(0, pause.callback, None)
 
     async def _trip(self) -> bool:
         """Make a step, or the one again that was not answered; return whether it is now."""

@@ -114,7 +114,7 @@ class PushMaker:
     def mode_of(self, request: Request) -> Mode:
         """Return whether a request is filtered and recorded."""
         if request.dont_filter:
-            return "s" if is_start_request(request) else "a"
+            return "a"
         if request.meta.get("bloomlock_filter") is False:
             return "r"
         is_redirect = "redirect_urls" in request.meta and request not in self._pages.maker_of
@@ -123,6 +123,9 @@ class PushMaker:
     def of(self, request: Request, *, is_again: bool = False) -> Push:
         """Return what queues a request; what has no form in the queue stays in this process."""
         mode, fingerprint = self.mode_of(request), self.fingerprints.of(request)
+        if request.dont_filter and is_start_request(request):
+            # Each process makes these, and one queues them.
+            mode, fingerprint = "n", b"start:" + fingerprint
         host = self._crawler.engine.downloader.get_slot_key(request)
         try:
             entry = self.codec.encode(request)

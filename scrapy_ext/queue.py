@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from scrapy import Request
 
-Mode = Literal["n", "a", "r", "s", "l", "d", "f"]
+Mode = Literal["n", "a", "r", "l", "f"]
 """What becomes of a push, see scripts/crawl_exchange.lua."""
 _NO_PRIORITY = 2**31
-_PARTS = ("crawl", "queue", "hosts", "later", "taken", "workers", "steps", "failed", "started")
+_PARTS = ("crawl", "queue", "hosts", "later", "taken", "workers", "steps", "failed")
 
 
 class Push(NamedTuple):
@@ -35,14 +35,12 @@ class Push(NamedTuple):
     entry: bytes = b""
 
     def words(self) -> tuple[bytes, bytes, bytes]:
-        mode, head = self.mode.encode(), self.host.replace("\0", " ").encode(errors="replace")
-        if self.mode == "s":
-            mode += self.fingerprint
+        head = self.host.replace("\0", " ").encode(errors="replace")
         if self.request is not None:
             # Hex digits sort as numbers do; the highest priority comes first.
             priority = min(max(_NO_PRIORITY - self.request.priority, 0), 2**32 - 2)
             head += b"\0%08x%d" % (priority, is_start_request(self.request))
-        return mode, head, self.entry
+        return self.mode.encode(), head, self.entry
 
 
 class Answer(NamedTuple):
@@ -73,9 +71,7 @@ class Answer(NamedTuple):
 
 def is_start_request(request: Request) -> bool:
     """Return whether it is a start request that was not fetched, nor made from one."""
-    meta = request.meta
-    again = ("bloomlock_begun", "retry_times", "redirect_times", "depth")
-    return bool(meta.get("is_start_request")) and not any(map(meta.get, again))
+    return bool(request.meta.get("is_start_request") and "bloomlock_begun" not in request.meta)
 
 
 def keys_of(name: str) -> list[str]:
@@ -141,8 +137,10 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """Return when a process started; empty if there is none, or the system does not say."""
+    """Return when a process started; empty if it does not run, or the system does not say."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        state, *fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+        # One that is dead keeps its number until its parent has waited for it.
+        return "" if state in "ZX" else fields[18]
+    except (OSError, ValueError, IndexError):
         return ""

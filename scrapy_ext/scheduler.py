@@ -250,7 +250,7 @@ class Scheduler(BaseScheduler):
         if page.id or page.records:
             self.exchange.send(page)
         if not page.id and page.fingerprint and page.error is None:
-            self.exchange.send(Push(None, page.fingerprint, "d", page.host))
+            self.exchange.send(Push(None, page.fingerprint, "r", page.host))
 
     # What the exchange asks, and brings.
 

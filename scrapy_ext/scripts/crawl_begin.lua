@@ -32,8 +32,7 @@ if state and state ~= 'ended' then
     end
 end
 
-call('UNLINK', unpack(KEYS, 1, 7))
-call('UNLINK', KEYS[9], told.keeps_failed and KEYS[9] or KEYS[8])
+call('UNLINK', unpack(KEYS, 1, told.keeps_failed and 7 or 8))
 call('HSET', KEYS[1], 'id', told.id, 'state', 'running', 'begun', now_ms, 'turn', 0, 'done', 0)
 if attributes ~= '' then
     call('HSET', KEYS[1], 'attributes', attributes)

@@ -9,7 +9,6 @@
 --       6 workers  sorted set: worker -> time (ms) at which its lease ends
 --       7 steps    hash: worker -> its last step, as JSON
 --       8 failed   hash: turn -> error NUL member of the queue
---       9 started  set: fingerprints of start requests
 -- ARGV[1]: a JSON object
 local call, told = redis.call, cjson.decode(ARGV[1])
 local time = call('TIME')

@@ -9,9 +9,8 @@
 -- ARGV: then for each push its mode, its host NUL priority and whether it is a start request, and its
 --       entry. Item i of the filter is that of push i. Modes:
 --       n: queue if the filter does not have it, and add it; a: queue; r: add and queue;
---       s and the fingerprint: queue if no start request was the same;
---       l: it stays in the worker; ask whether the filter has it; d: such a one is done; add it;
---       f: keep it among the failed with the error that stands for the host
+--       l: ask whether the filter has it; f: keep it among the failed with the error that stands for the
+--       host. One that stays in the worker has no entry, and is not queued
 -- Reply: a JSON object, then the members of the queue that were taken, in the order of their ids. It has:
 --        state, "gone" if the server has another crawl or none; was_unknown (what the worker had taken was
 --        put back); waiting, taken, failed, recovered (how many dead workers had); due_s (until the next
@@ -57,22 +56,20 @@ end
 
 local flags, pushed = {}, 0
 for item = 1, (#ARGV - 1) / 3 do
-    local word, head, entry = ARGV[3 * item - 1], ARGV[3 * item], ARGV[3 * item + 1]
-    local mode, is_wanted = string.sub(word, 1, 1), true
+    local mode, head, entry = ARGV[3 * item - 1], ARGV[3 * item], ARGV[3 * item + 1]
+    local is_wanted = true
     if mode == 'n' then
         is_wanted = add(item)
     elseif mode == 'l' then
         is_wanted = not exists(item)
-    elseif mode == 's' then
-        is_wanted = call('SADD', KEYS[9], string.sub(word, 2)) == 1
-    elseif mode == 'r' or mode == 'd' then
+    elseif mode == 'r' then
         add(item)
     elseif mode == 'f' then
         local turn = next_turn(false)
         keep_failed(turn, head .. '\0\0' .. '800000000' .. turn .. '00\0' .. entry)
     end
     flags[item] = is_wanted and '1' or '0'
-    if is_wanted and string.find('nars', mode, 1, true) then
+    if is_wanted and entry ~= '' and mode ~= 'f' then
         put(head .. next_turn(told.fifo or string.sub(head, -1) == '1') .. '00\0' .. entry)
         pushed = pushed + 1
     end

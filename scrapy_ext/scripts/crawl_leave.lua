@@ -17,6 +17,5 @@ end
 local reply = {is_last and state == 'ended' and 1 or 0, waiting(), failed}
 if reply[1] == 1 then
     call('UNLINK', unpack(KEYS, 2, 7))
-    call('UNLINK', failed == 0 and KEYS[9] or KEYS[2])
 end
 return reply

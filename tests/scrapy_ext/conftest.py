@@ -11,7 +11,6 @@ from scrapy.utils.reactor import install_reactor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import redis
 
@@ -38,10 +37,14 @@ def forks() -> Iterator[Forks]:
 
 @pytest.fixture
 def crawls(
-    forks: Forks, site: Site, valkey: str, r: redis.Redis, tmp_path: Path
+    forks: Forks,
+    site: Site,
+    valkey: str,
+    r: redis.Redis,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Runner]:
     """What runs crawls of the site; the server is empty."""
     del r
-    made = Runner(forks, valkey, site, tmp_path / "notes")
+    made = Runner(forks, valkey, site, tmp_path_factory.mktemp("crawls"))
     yield made
     made.end()

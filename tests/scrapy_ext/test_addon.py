@@ -94,7 +94,7 @@ def test_the_queue_of_scrapy_redis_is_gone_on_with(
     assert not r.exists("spider:requests")
     assert second.own("failed") == (queue == "LifoQueue")
     assert not second.lines("Processes of scrapy-redis push requests")
-    own = {**settings, "SCHEDULER_QUEUE_CLASS": "__main__.PickyQueue"}
+    own = {**settings, "SCHEDULER_QUEUE_CLASS": "scrapy.squeues.FifoMemoryQueue"}
     r.rpush("spider:requests", b"?")
     (line,) = crawls.run(ADDON | own).lines("[bloomlock.scrapy] CRITICAL")
     assert "only those of scrapy-redis can be moved" in line

@@ -134,9 +134,9 @@ def test_processes_share_a_crawl(crawls: Runner, site: Site, graph: Counter[str]
 
 def test_crawlers_of_one_process_share_by_name_like_processes(crawls: Runner, site: Site) -> None:
     pages = Counter([*site.paths, "/0"])
-    assert crawls.run(arguments={"category": "1"}, together=["spider", "spider"]).pages == pages
-    assert crawls.run(together=["spider", "other"]).pages == pages + pages
-    one_by_one = crawls.run(in_sequence=["spider", "spider"])
+    assert crawls.run(arguments={"category": "1"}, names=("spider", "spider")).pages == pages
+    assert crawls.run(names=("spider", "other")).pages == pages + pages
+    one_by_one = crawls.run(names=("spider", "spider"), one_by_one=True)
     assert one_by_one.pages == pages + pages
 
 
@@ -192,7 +192,7 @@ def test_a_callback_that_was_renamed_loses_nothing(
     crawls: Runner, site: Site, r: redis.Redis
 ) -> None:
     site.links = lambda page: range(1, 5) if page == 0 else []
-    stopped = {**ADDON, "CLOSESPIDER_PAGECOUNT": 1, "CALLBACK": "parse_one", **ONE_BY_ONE}
+    stopped = {**ADDON, "CLOSESPIDER_PAGECOUNT": 1, **ONE_BY_ONE}
     crawls.run(stopped, spider="RenamedSpider")
     # This spider has no such callback.
     second = crawls.run(spider="LinkSpider")
@@ -260,6 +260,7 @@ def test_pickles_are_used_where_json_has_no_form_and_can_be_refused(
     used = crawls.run(arguments=how)
     assert (used.own("pickled"), used.pages["/1"]) == (1, 1)
     assert used.lines("Requests with a complex are pickled")
+    how["how"]["/1"]["dont_filter"] = True
     refused = crawls.run(arguments=how, BLOOMLOCK_PICKLE=False)
-    assert (refused.own("pickled"), refused.pages["/1"]) == (0, 1)
+    assert (refused.own("pickled"), refused.pages["/1"], refused.own("failed")) == (0, 1, 0)
     assert refused.stats["scheduler/unserializable"] == 1

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 import re
 import signal
+import subprocess
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from crawling import ADDON, PATIENCE, end_leases, in_flight
 from servers import wait_until
+
+from scrapy_ext import queue
 
 if TYPE_CHECKING:
     import redis
@@ -133,6 +136,15 @@ def test_a_lease_that_is_over_does_not_stop_a_process(
     result = crawls.run(**DYING)
     assert result.reason == "finished"
     assert set(crawls.noted("done")) == set(tree)
+
+
+def test_a_process_is_dead_before_anybody_has_waited_for_it() -> None:
+    """As in a container whose first process waits for none."""
+    with subprocess.Popen(["sleep", "10000"]) as child:
+        worker = f"{queue._place()}/{child.pid}/{queue._started(child.pid)}/0"
+        assert queue.dead_among([worker, queue.new_worker()]) == []
+        child.kill()
+        wait_until(lambda: queue.dead_among([worker]) == [worker], PATIENCE)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -51,13 +51,13 @@ class Worker:
         self.crawl = Crawl(client, CrawlSettings.read(crawler), every | (pace or {}), attributes)
         self.begun = self.crawl.begin(overwrites=overwrites)
 
-    def step(self, *paths: str, mode: Any = "n", **what: Any) -> Any:
+    def step(self, *paths: str, mode: Any = "n", is_here: bool = False, **what: Any) -> Any:
         """Push requests and return the answer; a path is HOST/PAGE or HOST/PAGE/PRIORITY."""
         pushes = []
         for path in paths:
             host, page, *priority = path.split("/")
             request = Request(f"http://{host}/{page}", priority=int((priority or [0])[0]))
-            entry = b"" if mode in "ld" else CODEC.encode(request)
+            entry = b"" if is_here else CODEC.encode(request)
             pushes.append(Push(request, path.encode(), mode, host, entry))
         return self.crawl.exchange(pushes, {"step": next(self._numbers), **what})
 
@@ -106,9 +106,12 @@ def test_a_step_tests_adds_queues_and_takes(begin: Begin) -> None:
     again = one.step("a/1", mode="a", done=[first.got[0][0]])
     assert (again.pushed, again.waiting, again.taken) == ([True], 2, 0)
     # What stays in the process is in the filter when it is done.
-    assert [one.step("a/3", mode=mode).pushed[0] for mode in "llnl"] == [True, True, True, False]
-    assert [one.step("a/4", mode=mode).pushed[0] for mode in "ldl"] == [True, True, False]
-    assert [one.step("a/5", mode=mode).pushed[0] for mode in "ssn"] == [True, False, True]
+    assert one.step("a/3", mode="l", is_here=True).pushed == [True]
+    assert one.step("a/3", "a/3").pushed == [True, False]
+    assert [one.step("a/4", mode=mode, is_here=True).pushed[0] for mode in "lrla"] == [
+        *(True, True, False, True),
+    ]
+    assert one.step().waiting == 3
 
 
 def test_a_repeated_step_is_carried_out_once(begin: Begin) -> None:

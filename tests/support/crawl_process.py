@@ -1,13 +1,12 @@
 """Runs real Scrapy processes for the tests, as forks of one that has imported what they need.
 
-Started with the number of a socket. A request is a task as JSON, with three files: for what the
-process prints, for its log, and for its exit status. The answer is its id. Classes of this module
-are settings by their names: "__main__.NotingPipeline".
+Started with the number of a socket. A request is a task as JSON, which names the files for what the
+process prints and for its log, with a file for its exit status. The answer is its id. Classes of
+this module are settings by their names: "__main__.PickyPipeline".
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import importlib
 import json
@@ -19,27 +18,23 @@ import threading
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from fork_end import run_to_end
 from redis.sentinel import Sentinel
 from scrapy import Request, Spider, signals
 from scrapy.cmdline import execute
 from scrapy.crawler import CrawlerProcess
-from scrapy.exceptions import DropItem, IgnoreRequest
+from scrapy.exceptions import DropItem
 from scrapy.settings import Settings
-from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.misc import load_object
-from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
-from scrapy_ext.spiders import RedisSpider
+from scrapy_ext.spiders import RedisMixin
 
 FETCHED: list[str] = []
-ITEMS: list[object] = []
-EVENTS: list[list[str]] = []
 
 
 def path_of(url) -> str:
@@ -60,10 +55,8 @@ class LinkSpider(Spider):
     Attributes:
         items: Paths of pages that give an item, before their requests.
         raises: Paths of pages whose callback raises after the item.
-        how: For the path of a link, arguments of its request; "beside": `engine.crawl` gets it;
-            "partial": its callback is no method of the spider;
-            "complex": its `meta` has what JSON cannot hold.
-        hands_on: Whether requests get the `meta` of the response they come from.
+        how: For the path of a link, arguments of its request; "partial": its callback is no method
+            of the spider; "complex": its `meta` has what JSON cannot hold.
         dies: An event and a path: the process kills itself there. "asked": the request is sent;
             "callback": it begins; "half": the first of its requests is queued and no other is
             made; "item": its callback has ended and its item is in a pipeline; "done": callback and
@@ -72,17 +65,20 @@ class LinkSpider(Spider):
 
     items = raises = dies = ()
     how = {}  # noqa: RUF012 - arguments take its place
-    hands_on = False
 
     @classmethod
     def from_crawler(cls, crawler, *args, **kwargs):
         spider = super().from_crawler(crawler, *args, **kwargs)
         crawler.signals.connect(spider.opened, signals.spider_opened)
         crawler.signals.connect(spider.asked, signals.request_reached_downloader)
+        crawler.signals.connect(spider.dropped, signals.request_dropped)
         return spider
 
     def opened(self):
         self.note("open", "")
+
+    def dropped(self):
+        self.crawler.stats.inc_value("dropped")
 
     def asked(self, request):
         self.may_die("asked", path_of(request.url))
@@ -100,20 +96,10 @@ class LinkSpider(Spider):
     def requests_of(self, response):
         for target in response.xpath("//a/@href").getall():
             options = {**self.how.get(urlsplit(target).path, {})}
-            meta = options.pop("meta", {})
-            if self.hands_on:
-                meta = {**response.meta, **meta}
-            beside, is_partial, is_complex = (
-                options.pop(name, False) for name in ("beside", "partial", "complex")
-            )
-            if is_complex:
-                meta = {**meta, "complex": 1j}
-            callback = partial(self.parse) if is_partial else self.parse
-            request = response.follow(target, callback, meta=meta, **options)
-            if beside:
-                self.crawler.engine.crawl(request)
-            else:
-                yield request
+            callback = partial(self.parse) if options.pop("partial", False) else self.parse
+            if options.pop("complex", False):
+                options["meta"] = {"complex": 1j}
+            yield response.follow(target, callback, **options)
 
     def parse(self, response):
         path = path_of(response.url)
@@ -187,17 +173,14 @@ class LambdaSpider(LinkSpider):
 
 
 class RenamedSpider(LinkSpider):
-    """Follows links by a callback that an earlier version of the spider had under another name."""
+    """Follows links by a callback that another version of the spider does not have."""
 
     def requests_of(self, response):
         for request in super().requests_of(response):
-            yield request.replace(callback=getattr(self, self.settings["CALLBACK"]))
+            yield request.replace(callback=self.parse_one)
 
     def parse_one(self, response):
         yield from self.parse(response)
-
-    if os.environ.get("RENAMED"):
-        parse_two = parse_one
 
 
 class SlowlyClosedPipeline:
@@ -221,31 +204,9 @@ class SlowlyClosedPipeline:
 
 
 class MixedSpider(LinkSpider):
-    """Yields items between requests, repeats, other sites, and waits; all of it from pages.
-
-    What reaches the engine is noted in its order, with the page it comes from.
-    """
+    """Yields items between requests, repeats, other sites, and waits; all of it from pages."""
 
     allowed_domains = ("127.0.0.1",)
-    hears = True
-
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(spider.note_item, signals.item_scraped)
-        if spider.hears:
-            crawler.signals.connect(spider.note_request, signals.request_scheduled)
-            crawler.signals.connect(spider.note_dropped, signals.request_dropped)
-        return spider
-
-    def note_request(self, request):
-        EVENTS.append([path_of(referer_str(request) or "//start"), path_of(request.url)])
-
-    def note_dropped(self):
-        self.crawler.stats.inc_value("dropped")
-
-    def note_item(self, item):
-        EVENTS.append([item["page"], "item"])
 
     async def start(self):
         (url,) = self.start_urls
@@ -273,58 +234,8 @@ class MixedSpider(LinkSpider):
         FETCHED.append(path_of(response.url))
 
 
-class NotingPipeline:
-    """Notes when an item comes to the pipelines."""
-
-    def process_item(self, item):
-        EVENTS.append([item["page"], "item begins"])
-        return item
-
-
-class SeedSpider(LinkSpider):
-    """Starts with 120 requests that are filtered; stops the crawl in order after it yields one."""
-
-    async def start(self):
-        (url,) = self.start_urls
-        for number in range(120):
-            if number == self.settings.getint("STOP_AFTER", -1):
-                call_later(0, lambda: deferred_from_coro(self.crawler.stop_async()))
-            yield Request(f"{url}?{number}", self.parse_nothing)
-
-    parse_nothing = MixedSpider.parse_nothing
-
-
-class FeedSpider(RedisSpider):
+class FeedSpider(RedisMixin, LinkSpider):
     """Reads where to start from Redis."""
-
-    items = raises = dies = ()
-    how, hands_on = {}, False
-    requests_of = LinkSpider.requests_of
-    parse = LinkSpider.parse
-
-
-class ForcingSpider(LinkSpider):
-    """Starts on page 1, tries it twice more by its errback, then forces page 2 by it."""
-
-    async def start(self):
-        (url,) = self.start_urls
-        yield Request(urljoin(url, "/1"), errback=self.failed, dont_filter=True)
-
-    def failed(self, failure):
-        request = failure.request
-        number = request.meta.get("number", 0) + 1
-        if number < 3:
-            yield request.replace(meta={**request.meta, "number": number})
-        else:
-            yield Request(urljoin(request.url, "/2"), dont_filter=True)
-
-
-class RefusingMiddleware:
-    """Refuses the page /1, as the middleware of robots.txt does."""
-
-    def process_request(self, request):
-        if urlsplit(request.url).path == "/1":
-            raise IgnoreRequest("/1")
 
 
 class EvenPages:
@@ -337,33 +248,16 @@ class EvenPages:
                 yield output
 
 
-class PickyQueue(FifoMemoryQueue):
-    """A queue that fails for one request."""
-
-    def push(self, request):
-        if request.url.endswith("/3"):
-            raise RuntimeError("not this one")
-        super().push(request)
-
-
 class PickyPipeline:
     """Drops the item of page 1, and fails for that of page 2."""
 
     async def process_item(self, item):
-        await asyncio.sleep(0)
+        await wait()
         if item["path"] == "/1":
             raise DropItem("as asked")
         if item["path"] == "/2":
             raise ZeroDivisionError
         return item
-
-
-class OneForAllFingerprinter:
-    """Takes all requests for the same."""
-
-    def fingerprint(self, request):
-        del request
-        return b"the same"
 
 
 class BrokenFingerprinter:
@@ -378,37 +272,29 @@ def master_of_sentinels(sentinel_port, **options):
     return Sentinel([("127.0.0.1", sentinel_port)]).master_for("pages", **options)
 
 
-def keep_item(item) -> None:
-    ITEMS.append(item)
-
-
 def crawl(task) -> int:
-    """Crawl, print what happened, and return the exit status.
-
-    `together` and `in_sequence` are names of several spiders.
-    """
+    """Crawl with a spider for each name, print what happened, and return the exit status."""
     settings = {"TELNETCONSOLE_ENABLED": False, "ROBOTSTXT_OBEY": False, **task["settings"]}
     process = CrawlerProcess(settings)
-    names = task.get("together") or task.get("in_sequence") or [task["name"]]
-    crawlers = [process.create_crawler(globals()[task["spider"]]) for _ in names]
+    crawlers = []
 
-    def start(crawler, name):
-        crawler.signals.connect(keep_item, signals.item_scraped)
+    def start(name):
+        crawlers.append(process.create_crawler(globals()[task["spider"]]))
         arguments = {"name": name, "start_urls": [task["start"]], **task["arguments"]}
-        return process.crawl(crawler, **arguments)
+        return process.crawl(crawlers[-1], **arguments)
 
-    first = start(crawlers[0], names[0])
-    for crawler, name in zip(crawlers[1:], names[1:], strict=True):
-        if task.get("in_sequence"):
-            first.addCallback(lambda _, crawler=crawler, name=name: start(crawler, name))
+    first, *others = task["names"]
+    ended = start(first)
+    for name in others:
+        if task["one_by_one"]:
+            ended.addCallback(lambda _, name=name: start(name))
         else:
-            start(crawler, name)
+            start(name)
     process.start()
     stats = {} if process.bootstrap_failed else crawlers[0].stats.get_stats()
     kinds = int | float | str | list
     wanted = {key: value for key, value in stats.items() if isinstance(value, kinds)}
-    told = {"fetched": FETCHED, "items": ITEMS, "events": EVENTS, "stats": wanted}
-    print(json.dumps(told))
+    print(json.dumps({"fetched": FETCHED, "stats": wanted}))
     return int(process.bootstrap_failed)
 
 
@@ -421,11 +307,10 @@ def run(task) -> None:
     execute(["scrapy", *task["command"]])
 
 
-def become(outputs, task) -> NoReturn:
+def become(task) -> NoReturn:
     """Go on as a process that crawls."""
-    for number, file in enumerate(outputs, 1):
-        os.dup2(file, number)
-        os.close(file)
+    for number, name in enumerate(task["outputs"], 1):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
     run_to_end(lambda: run(task))
 
 
@@ -439,17 +324,15 @@ def await_end(child, status) -> None:
 def serve(control) -> None:
     """Answer requests until the other end is closed."""
     while True:
-        line, files, _, _ = socket.recv_fds(control, 1 << 16, 3)
+        line, files, _, _ = socket.recv_fds(control, 1 << 16, 1)
         if not line:
             return
-        *outputs, status = files
+        (status,) = files
         child = os.fork()
         if child == 0:
             control.close()
             os.close(status)
-            become(outputs, json.loads(line))
-        for file in outputs:
-            os.close(file)
+            become(json.loads(line))
         threading.Thread(target=await_end, args=(child, status)).start()
         control.sendall(b"%d\n" % child)
 

@@ -25,7 +25,6 @@ SUPPORT = Path(__file__).parent
 PAGES = 8
 PATIENCE = 300.0
 """Seconds after which a process hangs."""
-STATUS = 2
 
 PLAIN: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 FILTER: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter"}
@@ -56,8 +55,8 @@ class Site:
     def paths(self) -> list[str]:
         return [f"/{page}" for page in range(PAGES)]
 
-    def respond(self, path: str) -> tuple[int, str, str] | None:
-        """Return status, target and body of the answer; None to hang up."""
+    def respond(self, path: str) -> tuple[int, str, str]:
+        """Return status, target and body of the answer."""
         links = self.links(number_of(path))
         body = "".join(f'<a href="/{page}">{page}</a>' for page in links)
         status, *location = self.answer(path) if self.answer else [200]
@@ -86,16 +85,17 @@ def _handler(site: Site) -> type[BaseHTTPRequestHandler]:
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
+        # A connection serves many pages, and an answer is one packet.
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1
+
         def do_GET(self) -> None:
             with lock:
                 site.requested.append(self.path)
                 count = len(site.requested)
             if site.on_request:
                 site.on_request(count)
-            answer = site.respond(self.path)
-            if answer is None:
-                return
-            status, location, body = answer
+            status, location, body = site.respond(self.path)
             self.send_response(status)
             if location:
                 self.send_header("Location", location)
@@ -117,16 +117,11 @@ class Result:
     Attributes:
         code: The exit status; that of a killed process is negative.
         fetched: The paths of the pages whose callbacks ran, in order.
-        items: What left the pipelines.
-        events: What the spider noted.
     """
 
     code: int
     log: str
-    out: str = ""
     fetched: list[str] = field(default_factory=list)
-    items: list[Any] = field(default_factory=list)
-    events: list[list[str]] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -147,42 +142,35 @@ class Result:
 
 
 class Process:
-    """A process that crawls."""
+    """A process that crawls: its id, the end of a pipe for its status, and files of its outputs."""
 
-    def __init__(self, pid: int, files: list[int]) -> None:
+    def __init__(self, pid: int, status: int, outputs: list[Path]) -> None:
         self.pid = pid
-        self.result: Result | None = None
-        self._outputs = [""] * 3
-        self._readers = [
-            threading.Thread(target=self._read, args=item, daemon=True) for item in enumerate(files)
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._outputs = outputs
+        self._code: int | None = None
+        self._reader = threading.Thread(target=self._read, args=(status,), daemon=True)
+        self._reader.start()
 
-    def _read(self, number: int, file: int) -> None:
-        with os.fdopen(file) as pipe:
-            # Processes started later have the file of the status open, too: it does not end.
-            self._outputs[number] = pipe.readline() if number == STATUS else pipe.read()
+    def _read(self, status: int) -> None:
+        with os.fdopen(status) as pipe:
+            self._code = int(pipe.readline())
 
     @property
     def is_running(self) -> bool:
         """Whether it runs, or has just ended."""
-        return self._readers[STATUS].is_alive()
+        return self._code is None
 
     def finish(self) -> Result:
         """Wait for its end."""
-        if self.result is None:
-            for reader in self._readers:
-                reader.join(PATIENCE)
-                assert not reader.is_alive(), "the crawl does not end"
-            out, log, status = self._outputs
-            told = json.loads(out) if out.startswith('{"fetched"') else {}
-            self.result = Result(int(status), log, out, **told)
-        return self.result
+        self._reader.join(PATIENCE)
+        assert self._code is not None, "the crawl does not end"
+        out, log = (output.read_text() for output in self._outputs)
+        told = json.loads(out) if out.startswith('{"fetched"') else {}
+        return Result(self._code, log, **told)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it runs."""
-        if self.result is None and self.is_running:
+        if self.is_running:
             # It may have ended just now.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -207,13 +195,14 @@ class Forks:
         theirs.close()
         self._ours.settimeout(PATIENCE)
 
-    def start(self, task: dict[str, Any]) -> Process:
-        ends = [os.pipe() for _ in range(3)]
-        written = json.dumps(task).encode()
-        socket.send_fds(self._ours, [written], [writing for _, writing in ends])
-        for _, writing in ends:
-            os.close(writing)
-        return Process(int(self._ours.recv(100)), [reading for reading, _ in ends])
+    def start(self, task: dict[str, Any], outputs: list[Path]) -> Process:
+        status, writing = os.pipe()
+        for output in outputs:
+            output.touch()
+        written = json.dumps({**task, "outputs": [*map(str, outputs)]}).encode()
+        socket.send_fds(self._ours, [written], [writing])
+        os.close(writing)
+        return Process(int(self._ours.recv(100)), status, outputs)
 
     def __enter__(self) -> Self:
         return self
@@ -240,12 +229,13 @@ class Runner:
     Args:
         forks: Starts the processes.
         url: The server.
-        site: The site; a crawl starts on its page 0 unless `start` names another.
-        notes: A file; see `LinkSpider.note`.
+        site: The site; a crawl starts on its page 0.
+        folder: For what the processes write; `LinkSpider.note` writes to the file "notes" there.
     """
 
-    def __init__(self, forks: Forks, url: str, site: Site, notes: Path) -> None:
-        self.notes = notes
+    def __init__(self, forks: Forks, url: str, site: Site, folder: Path) -> None:
+        self.notes = folder / "notes"
+        self._folder = folder
         self._forks = forks
         self._url = url
         self._site = site
@@ -257,13 +247,15 @@ class Runner:
         *,
         spider: str = "LinkSpider",
         name: str = "spider",
+        names: tuple[str, ...] = (),
+        one_by_one: bool = False,
         arguments: dict[str, Any] | None = None,
-        start: str = "/0",
-        together: list[str] | None = None,
-        in_sequence: list[str] | None = None,
         **settings: Any,
     ) -> Process:
-        """Start a crawl; `set_up` and the other keyword arguments are settings."""
+        """Start a crawl; `set_up` and the other keyword arguments are settings.
+
+        With several `names` it has a spider for each, all at once or `one_by_one`.
+        """
         shared = {
             "REDIS_URL": self._url,
             "BLOOMLOCK_CAPACITY": 1000,
@@ -273,13 +265,12 @@ class Runner:
             "NOTES": str(self.notes),
         }
         task = {
-            "name": name,
+            "names": names or (name,),
+            "one_by_one": one_by_one,
             "spider": spider,
-            "start": f"{self._site.url}{start}",
+            "start": f"{self._site.url}/0",
             "settings": {**shared, **(ADDON if set_up is None else set_up), **settings},
             "arguments": arguments or {},
-            "together": together,
-            "in_sequence": in_sequence,
         }
         return self._keep(task)
 
@@ -292,7 +283,9 @@ class Runner:
         return self._keep({"command": words, "folder": str(folder), "environment": environment})
 
     def _keep(self, task: dict[str, Any]) -> Process:
-        self._started.append(self._forks.start(task))
+        number = len(self._started)
+        outputs = [self._folder / f"{number}.{name}" for name in ("out", "log")]
+        self._started.append(self._forks.start(task, outputs))
         return self._started[-1]
 
     def noted(self, what: str) -> Counter[str]:
