@@ -19,7 +19,6 @@ from .proxies import delayed
 from .results import Row
 from .suite import Part
 from .tables import FULL
-from .workloads import POPULAR, new_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,13 +29,14 @@ if TYPE_CHECKING:
     from .tables import Column
     from .workloads import Span
 
-Workload = Literal["new", "seen", "half", "zipf"]
-WORKLOADS: dict[Workload, str] = {
-    "new": "new items",
-    "seen": "seen items",
-    "half": "half of the items seen",
-    "zipf": "90 % of the items seen, Zipf",
+Workload = Literal["new", "half", "most", "seen"]
+WORKLOADS: dict[Workload, tuple[str, float]] = {
+    "new": ("new items", 0.0),
+    "half": ("half of the items seen", 0.5),
+    "most": ("90 % of the items seen", 0.9),
+    "seen": ("seen items", 1.0),
 }
+"""What tables call it, and the share of items that were seen."""
 SEEN: Span = ("seen", 5_000)
 CAPACITY, ERROR_RATE = 1_000_000, 1e-6
 """Of filters of which nothing else is said."""
@@ -77,13 +77,13 @@ def part(name: str, *stages: Stage, columns: Sequence[Column] = FULL, pivot: str
 
 def table_of(case: Case) -> str:
     if case.operation in MANY:
-        return f"{case.operation}: {WORKLOADS[case.workload]}"
+        return f"{case.operation}: {WORKLOADS[case.workload][0]}"
     return "add, by tasks of asyncio" if case.tasks else "one item in a call"
 
 
 def column_of(stage: Stage, case: Case) -> str:
     """Return what sets a case apart from the others of its table."""
-    words = [f"{case.operation}: {WORKLOADS[case.workload]}"]
+    words = [f"{case.operation}: {WORKLOADS[case.workload][0]}"]
     if case.operation in MANY:
         words = [f"{case.batch:,} in a call"]
     elif case.tasks:
@@ -137,21 +137,22 @@ def _fill(teams: Sequence[Team], cases: Sequence[Case], count: int, meter: Meter
     """Add what the slices take for seen, and what the filter is to hold."""
     asked = (span for case in cases for span in _spans(case, ""))
     spans = [("fill", count), (SEEN[0], max((n for tag, n in asked if tag == SEEN[0]), default=0))]
-    spans += [POPULAR] * any(case.workload == "zipf" for case in cases)
     filled = tuple(span for span in spans if span[1])
     for team in teams:
         if filled and "tasks" not in team.entry.operations and "ping" not in team.entry.name:
             team.run([Timed("add_many", filled, 10_000)], meter.start)
 
 
-def _slice(team: Team, case: Case, tag: str, meter: Meter) -> dict[str, float]:
-    """Do a case once, with items of a tag; return what it came to."""
-    spans = _spans(case, tag)
-    job = Timed(case.operation, spans, case.batch, case.tasks, case.fresh)
+def _slice(team: Team, case: Case, name: str, meter: Meter) -> dict[str, float]:
+    """Do a case once, with new items of a name; return what it came to."""
+    spans = _spans(case, name)
+    job = Timed(case.operation, tuple(spans), case.batch, case.tasks, case.fresh)
     (answer,) = team.run([job], meter.start)
     items = sum(count for _, count in spans)
     cost = meter.stop(items)
-    expected = sum(_expected(case, span) for span in spans)
+    # Answers that are True are about items that `exists` finds, or `add` finds new.
+    is_asked = case.operation.startswith("exists")
+    expected = sum(count for tag, count in spans if (tag == SEEN[0]) == is_asked)
     figures = {
         "rate": items / (answer["end"] - answer["start"]) * 1e9,
         "p50": answer["p50"],
@@ -163,22 +164,6 @@ def _slice(team: Team, case: Case, tag: str, meter: Meter) -> dict[str, float]:
     return figures | cost
 
 
-def _spans(case: Case, tag: str) -> tuple[Span, ...]:
-    seen = min(case.items if case.workload == "seen" else case.items // 2, SEEN[1])
-    match case.workload:
-        case "zipf":
-            return ((f"zipf:{tag}", case.items),)
-        case "seen":
-            return ((SEEN[0], seen),)
-        case "half":
-            return ((SEEN[0], seen), (tag, case.items - seen))
-        case _:
-            return ((tag, case.items),)
-
-
-def _expected(case: Case, span: Span) -> int:
-    """Return how many answers about a span are True."""
-    seen = span[1] if span[0] == SEEN[0] else 0
-    if case.operation.startswith("exists"):
-        return seen
-    return 0 if seen else new_in(*span)
+def _spans(case: Case, tag: str) -> list[Span]:
+    seen = min(round(case.items * WORKLOADS[case.workload][1]), SEEN[1])
+    return [span for span in ((SEEN[0], seen), (tag, case.items - seen)) if span[1]]

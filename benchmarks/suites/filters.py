@@ -27,7 +27,7 @@ SINGLE = Suite(
                     Case("add", 250),
                     Case("exists", 250, "half"),
                     Case("add", 250, "seen"),
-                    Case("add", 250, "zipf"),
+                    Case("add", 250, "most"),
                 ),
                 (40, 6),
             ),
@@ -36,7 +36,7 @@ SINGLE = Suite(
             "far",
             Stage(
                 (c.ATOMIC, c.LUA, c.NEAR, c.SADD, c.BF, c.PING),
-                (Case("add", 60), Case("add", 300, "zipf")),
+                (Case("add", 60), Case("add", 300, "most")),
                 (6, 2),
                 round_trip_ms=0.5,
             ),

@@ -207,6 +207,7 @@ SUITE = Suite(
                 Column("client µs", "client"),
                 Column("server µs", "server"),
                 Column("round trips", "trips"),
+                Column("reactor blocked", "blocked", form="percent"),
                 Column("fetched twice", "twice", form="sum"),
             ),
         ),

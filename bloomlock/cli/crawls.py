@@ -22,8 +22,8 @@ from redis.exceptions import ResponseError
 
 from bloomlock.server import explained, find_address, hide_secret
 
-from .errors import NO, Failure, advise, warn
-from .lines import SignalGuard
+from .errors import NO, Failure, warn
+from .lines import noted_signals
 from .options import (
     count,
     create_or_open,
@@ -102,8 +102,7 @@ def import_command(
         parameters |= {option: value for option, value in optional.items() if value is not None}
         room = _ROOM * found.most
         bloom = stack.enter_context(create_or_open(name, parameters, room, prefix=prefix))
-        with advise(_AGAIN):
-            read, late = _import(bloom, found)
+        read, late = _import(bloom, found)
         settings = {
             "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
             "BLOOMLOCK_NAME": bloom.name.replace("%", "%%"),
@@ -137,17 +136,17 @@ def _undo(key: str, name: str, url: str | None) -> int:
 def _import(bloom: BloomFilter, source: RedisSet | SeenFile) -> tuple[int, int]:
     """Add all fingerprints twice; return how many there were, and how many were new to the end."""
     total = late = 0
-    with SignalGuard() as guard:
+    with noted_signals() as check:
         for is_first in (True, False):
             coming = source.read()
             while batch := list(islice(coming, _BATCH)):
-                guard.check()
+                check()
                 if is_first:
                     bloom.update(batch)
                 else:
                     late += sum(bloom.add_many(batch))
                     total += len(batch)
-        guard.check()
+        check()
     return total, late
 
 

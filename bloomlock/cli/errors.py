@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -66,22 +66,6 @@ def report_errors() -> Iterator[None]:
         raise Failure("; ".join([message, *getattr(error, "__notes__", ())])) from error
     finally:
         logger.removeHandler(handler)
-
-
-@contextmanager
-def advise(advice: str) -> Iterator[None]:
-    """Add what to do to the sentence about an interruption or an error, but for a full filter."""
-    try:
-        yield
-    except Stopped:
-        with suppress(OSError):  # after SIGHUP the terminal may be gone
-            warn(f"interrupted; {advice}")
-        raise
-    except bloomlock.errors.CapacityError:
-        raise
-    except Exception as error:
-        error.add_note(advice)
-        raise
 
 
 def _message_of(error: Exception) -> str | None:

@@ -13,7 +13,7 @@ import bloomlock
 
 from . import options
 from .errors import NO, Failure
-from .lines import STDIN, SignalGuard
+from .lines import STDIN, noted_signals
 from .options import example
 from .output import print_fields, print_json, shown, size_text
 
@@ -65,11 +65,7 @@ def info_command(named: Named, *, as_json: bool) -> None:
 @options.error_rate_option
 @options.optimize_option
 @options.window_option
-@options.value_option("--shards", kind=click.IntRange(1), what="Redis strings of its bits.")
 @options.value_option("--rate", kind=_POSITIVE, what="Items checked in a second.")
-@options.value_option(
-    "--batch-size", kind=click.IntRange(1), default=1000, what="Items of a batch."
-)
 @options.value_option(
     "--server-memory", kind=_POSITIVE, metavar="GIB", what="GiB of one server for it."
 )
@@ -172,8 +168,8 @@ def copy_command(
     gets its name when it is whole.
     """
     to = target or where["url"], new_name or name
-    with options.open_as_it_is(name, **where) as bloom, SignalGuard() as guard:
-        bloom.copy_to(*to, replace=replace, progress=guard.check).close()
+    with options.open_as_it_is(name, **where) as bloom, noted_signals() as check:
+        bloom.copy_to(*to, replace=replace, progress=check).close()
 
 
 @click.command("export", epilog=example("bloomlock filter export urls - | zstd > urls.zst"))
@@ -192,8 +188,8 @@ def export_command(named: Named, file: str, *, force: bool) -> None:
         raise Failure(f"{file} is there; give --force to replace it")
     if file == STDIN and sys.stdout.isatty():
         raise Failure("a filter is not written to a terminal; give a FILE, or a pipe")
-    with named as bloom, SignalGuard() as guard:
-        bloom.export_file(sys.stdout.buffer if file == STDIN else file, progress=guard.check)
+    with named as bloom, noted_signals() as check:
+        bloom.export_file(sys.stdout.buffer if file == STDIN else file, progress=check)
 
 
 @click.command("import", epilog=example("zstd -dc urls.zst | bloomlock filter import urls -"))
@@ -211,7 +207,7 @@ def import_command(
     clients are refused it, or use the filter that is replaced.
     """
     source: Any = sys.stdin.buffer if file == STDIN else file
-    with SignalGuard() as guard:
+    with noted_signals() as check:
         bloomlock.BloomFilter.import_file(
-            name, source, client=url, key=key, replace=replace, progress=guard.check
+            name, source, client=url, key=key, replace=replace, progress=check
         ).close()

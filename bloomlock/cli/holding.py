@@ -13,7 +13,7 @@ from bloomlock import AsyncBloomFilter, AsyncFairLock, AsyncLock, AsyncReadWrite
 from bloomlock.errors import ClaimError, FilterMismatchError, LockNotOwnedError
 
 from . import options
-from .errors import BUSY, ERROR, NO, warn
+from .errors import BUSY, NO, warn
 from .options import example
 from .supervisor import Command, supervise
 
@@ -72,12 +72,7 @@ def lock_command(
         kind = AsyncFairLock if fair else AsyncLock
         lock = AsyncReadWriteLock(*where).read if shared else kind(*where)
         try:
-            with running.interruptible():
-                if nonblock or wait == 0:
-                    obtained = await lock.acquire(blocking=False)
-                else:
-                    obtained = await lock.acquire(timeout=wait or -1)
-            if not obtained:
+            if not await lock.acquire(timeout=0.0 if nonblock else wait):
                 return int(busy)
             environment = {"BLOOMLOCK_LOCK_NAME": name, FENCE: str(lock.fence)}
             try:
@@ -102,6 +97,10 @@ async def _release(lock: AsyncLock, name: str) -> bool:
             return False
         warn(f"lock {name!r} stays taken until its lease ends: {error}")
     return True
+
+
+class _NotDone(BaseException):
+    """COMMAND failed: KEY is given back, which is no failed attempt."""
 
 
 @click.command(
@@ -129,36 +128,29 @@ def once_command(
     statuses |= {ClaimState.BUSY: given.pop("busy"), ClaimState.FAILED: NO}
 
     async def hold(running: Command) -> int:
-        with running.interruptible():
-            try:
-                opened = await AsyncBloomFilter.open(name, client=url)
-            except FilterMismatchError:
-                if key is None:
-                    raise
-                opened = await AsyncBloomFilter.open(name, client=url, key=key)
+        try:
+            opened = await AsyncBloomFilter.open(name, client=url)
+        except FilterMismatchError:
+            if key is None:
+                raise
+            opened = await AsyncBloomFilter.open(name, client=url, key=key)
         async with opened as bloom:
-            with running.interruptible():
-                claim = await bloom.claim(os.fsencode(item), lease, wait=wait)
+            claim = await bloom.claim(os.fsencode(item), lease, wait=wait)
             if not claim:
                 return int(statuses[claim.state])
             environment = {"BLOOMLOCK_ONCE_NAME": name, "BLOOMLOCK_ONCE_KEY": item}
+            environment[FENCE] = str(claim.fence)
             # A claim that is lost shows when it is committed: the work may be done all the same.
             never = asyncio.Event().wait()
-            status = ERROR
             try:
-                status = await running.run({**environment, FENCE: str(claim.fence)}, never)
-            finally:
-                if status:
-                    try:
-                        await claim.abandon()
-                    except (RedisError, OSError, ClaimError) as error:
-                        warn(f"{item!r} stays claimed for up to {lease:g} s: {error}")
-            if not status:
-                try:
-                    await claim.commit()
-                except ClaimError as error:
-                    warn(str(error))
-                    return BUSY
-            return status
+                async with claim:
+                    if status := await running.run(environment, never):
+                        raise _NotDone  # noqa: TRY301 - `with` takes it
+            except _NotDone:
+                return status
+            except ClaimError as error:
+                warn(str(error))
+                return BUSY
+        return 0
 
     return supervise(hold, lease=lease, **given)

@@ -7,19 +7,26 @@ not arrive, because no other client will be answered that it is new.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, nullcontext
+import sys
+from contextlib import contextmanager
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import click
-from redis.exceptions import RedisError
 
-from bloomlock import MemoryBloomFilter
-from bloomlock.errors import BloomlockError, CapacityError, FilterLostError, OutcomeUnknownError
+from bloomlock import MemoryBloomFilter, errors
 
 from . import options
-from .errors import NO, Failure, advise, warn
-from .lines import STDIN, Output, SignalGuard, count_lines, read_lines
+from .errors import NO, Failure, warn
+from .lines import (
+    STDIN,
+    check_reader,
+    count_lines,
+    descriptor_of,
+    noted_signals,
+    read_lines,
+    write_lines,
+)
 from .options import example
 
 if TYPE_CHECKING:
@@ -27,25 +34,16 @@ if TYPE_CHECKING:
 
     from .options import Named
 
-    Answers = tuple[Sequence[bool | None], Exception | None]
-    """For each line whether it is new (None: not marked as seen), and what stopped the batch."""
-    Ask = Callable[[Any, Sequence[bytes]], Answers]
+    Answers = list[bool | None]
+    """For each line whether it is new; None: it is not marked as seen."""
+    Ask = Callable[[Any, Sequence[bytes], Answers], None]
+    """Adds its answers to a list, also if it raises an error then."""
 
 CAPACITY_FOR_A_PIPE = 10_000_000
 """59 MB at the default rate, taken as they are first used."""
-_AGAIN = "run the same command again: adding a line twice changes nothing"
-_ON_SERVERS = {
-    "client": "--url",
-    "window": "--window",
-    "on_full": "--grow",
-    "strategy": "--native",
-}
+_ON_SERVERS = ("url", "window", "grow", "native")
 _MOST_LINES = 2**18  # what the library takes as one batch at most
 _MOST_IN_PROCESS = 2**13  # what the processor's caches like
-
-_quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Write nothing; the exit status is the answer."
-)
 
 
 def answer(
@@ -61,38 +59,38 @@ def answer(
 
     The new ones are written, or (`write=False`) the others, or (None) none.
     """
-    output = None if write is None else Output(delimiter)
+    output = None if write is None else descriptor_of(sys.stdout, "standard output")
     most = _MOST_IN_PROCESS if isinstance(bloom, MemoryBloomFilter) else _MOST_LINES
     num_new = 0
-    with SignalGuard() as guard:
+    with noted_signals() as check:
         batches: Iterable[Sequence[bytes]] = [[os.fsencode(item) for item in items]]
         if not items:
-            batches = read_lines(files, guard, most, delimiter)
+            batches = read_lines(files, check, most, delimiter)
         for batch in batches:
             # A signal, and a reader that has gone, are noticed before anything of a batch is sent,
             # or after all of it is written.
-            guard.check()
+            check()
             if output is not None:
-                output.check()
-            new, error = ask(bloom, batch)
-            if output is not None:
-                chosen = new if write else [is_new is False for is_new in new]
-                output.write(list(compress(batch, chosen)))
+                check_reader(output)
+            new: Answers = []
+            try:
+                ask(bloom, batch, new)
+            finally:
+                if output is not None:
+                    chosen = new if write else [is_new is False for is_new in new]
+                    write_lines(output, list(compress(batch, chosen)), delimiter)
             num_new += new.count(True)
-            if error is not None:
-                raise error
-        guard.check()
+        check()
     return num_new
 
 
-def add(bloom: Any, lines: Sequence[bytes]) -> Answers:
-    new: list[bool | None] = []
+def add(bloom: Any, lines: Sequence[bytes], new: Answers) -> None:
     while len(new) < len(lines):
         asked = lines[len(new) :]
         try:
             # One line needs nothing of what batches import.
             new += [bloom.add(asked[0])] if len(asked) == 1 else bloom.add_many(asked)
-        except OutcomeUnknownError as error:
+        except errors.OutcomeUnknownError as error:
             unknown: dict[bytes, None] = {}
             for line, result in zip(asked, error.results, strict=False):
                 # An unknown line is new, once.
@@ -101,27 +99,23 @@ def add(bloom: Any, lines: Sequence[bytes]) -> Answers:
                     unknown[line] = None
             # After a loss they may have been the first of the generation that follows. A server
             # that is stuck would make a new line of every one that follows.
-            if isinstance(error, FilterLostError) or not unknown:
-                return new, error
+            if isinstance(error, errors.FilterLostError) or not unknown:
+                raise
             warn(f"{error}; {len(unknown)} lines count as new, though others may have had them")
-            try:
-                bloom.update(list(unknown))  # so that no other client gets them
-            except (BloomlockError, RedisError, OSError) as failure:
-                return new, failure
-        except (BloomlockError, RedisError, OSError) as error:
-            return [*new, *getattr(error, "results", ())], error
-    return new, None
+            bloom.update(list(unknown))  # so that no other client gets them
+        except errors.PartialResultError as error:
+            new += error.results
+            raise
 
 
-def test(bloom: Any, lines: Sequence[bytes]) -> Answers:
-    # Nothing is at stake, so errors are raised.
+def test(bloom: Any, lines: Sequence[bytes], new: Answers) -> None:
     seen = [bloom.exists(lines[0])] if len(lines) == 1 else bloom.exists_many(lines)
-    return [not each for each in seen], None
+    new += [not each for each in seen]
 
 
-def discard(bloom: Any, lines: Sequence[bytes]) -> Answers:
+def discard(bloom: Any, lines: Sequence[bytes], new: Answers) -> None:
     # Those that were there count as new. To discard again is harmless.
-    return [bloom.discard(lines[0])] if len(lines) == 1 else bloom.discard_many(lines), None
+    new += [bloom.discard(lines[0])] if len(lines) == 1 else bloom.discard_many(lines)
 
 
 @click.command(
@@ -136,6 +130,8 @@ def dedup_command(
     files: tuple[str, ...], *, name: str | None, seen: bool, zero_terminated: bool, **given: Any
 ) -> None:
     """Write each line of FILEs, or of standard input, that was never seen before."""
+    if name is None and (about := [option for option in _ON_SERVERS if given[option]]):
+        raise Failure(f"--{about[0]} needs --name: it is about a filter on a server")
     files = files or (STDIN,)
     delimiter = b"\0" if zero_terminated else b"\n"
     lines = count_lines(files, delimiter)
@@ -150,9 +146,6 @@ def dedup_command(
 
 @contextmanager
 def _in_process(parameters: dict[str, Any], lines: int | None) -> Iterator[MemoryBloomFilter]:
-    for name, option in _ON_SERVERS.items():
-        if parameters.get(name) is not None:
-            raise Failure(f"{option} needs --name: it is about a filter on a server")
     room = CAPACITY_FOR_A_PIPE if lines is None else max(options.DEFAULT_CAPACITY, lines)
     shape = {"capacity": room, "error_rate": options.DEFAULT_ERROR_RATE, **parameters}
     del shape["client"]
@@ -163,19 +156,18 @@ def _in_process(parameters: dict[str, Any], lines: int | None) -> Iterator[Memor
             f"a filter for {shape['capacity']} lines does not fit into memory; give a smaller "
             "--capacity"
         ) from None
-    except CapacityError as error:
+    except errors.CapacityError as error:
         raise Failure(
             f"there are more than about {shape['capacity']} different lines; give a larger "
             "--capacity"
         ) from error
 
 
-@click.command("add", epilog=example('bloomlock add -q urls "$url" && wget "$url"'))
+@click.command("add", epilog=example('bloomlock add urls "$url" > /dev/null && wget "$url"'))
 @options.name_argument
 @options.items_argument
-@_quiet_option
 @options.opens_filter
-def add_command(named: Named, items: tuple[str, ...], *, quiet: bool) -> int:
+def add_command(named: Named, items: tuple[str, ...]) -> int:
     """Add ITEMs, or the lines of standard input, and write how many were new.
 
     `bloomlock filter create` makes the filter. Of all processes that add the same new item
@@ -183,8 +175,7 @@ def add_command(named: Named, items: tuple[str, ...], *, quiet: bool) -> int:
 
     Exit status: 0 if any item was new, 1 if all were seen before, 2 after an error.
     """
-    with named as bloom, nullcontext() if items else advise(_AGAIN):
-        return _say(answer(add, bloom, items=items), quiet=quiet)
+    return _count(add, named, items)
 
 
 @click.command("exists", epilog=example("bloomlock exists urls --new < list-of-urls.txt"))
@@ -208,20 +199,19 @@ def exists_command(named: Named, items: tuple[str, ...], *, write: str | None) -
 @click.command("discard", epilog=example('bloomlock discard urls "$url"'))
 @options.name_argument
 @options.items_argument
-@_quiet_option
 @options.opens_filter
-def discard_command(named: Named, items: tuple[str, ...], *, quiet: bool) -> int:
+def discard_command(named: Named, items: tuple[str, ...]) -> int:
     """Discard ITEMs, or the lines of standard input; write how many were there.
 
     No other item is touched. A discarded item is new to the next that adds it.
 
     Exit status: 0 if any item was there, 1 if none was, 2 after an error.
     """
+    return _count(discard, named, items)
+
+
+def _count(ask: Ask, named: Named, items: Sequence[str]) -> int:
     with named as bloom:
-        return _say(answer(discard, bloom, items=items), quiet=quiet)
-
-
-def _say(count: int, *, quiet: bool) -> int:
-    if not quiet:
-        click.echo(count)
+        count = answer(ask, bloom, items=items)
+    click.echo(count)
     return 0 if count else NO

@@ -1,4 +1,4 @@
-"""Bytes in and out: lines of files and pipes in batches, lines to standard output, and signals.
+"""Lines of files and pipes in, in batches; lines to standard output; and signals in between.
 
 Between the moment a server marks an item as seen and the moment its line is written, an interrupt
 would lose the line for every process. So signals are noted, and raised between two batches.
@@ -14,12 +14,15 @@ import stat
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from .errors import Failure, Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TextIO
+
+    Check = Callable[..., None]
 
 STDIN = "-"
 BLOCK_BYTES = 1024 * 1024
@@ -33,6 +36,31 @@ _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 0.1
 
 
+@contextmanager
+def noted_signals() -> Iterator[Check]:
+    """Note the first signal that asks for the end; the second one ends the process at once.
+
+    Yields a function that raises Stopped if one came, with any arguments, as `progress=` has some.
+    """
+    noted: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        noted.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    def check(*_: int) -> None:
+        if noted:
+            raise Stopped(noted[0])
+
+    caught = [number for number in _CAUGHT if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in caught}
+    try:
+        yield check
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def count_lines(names: Iterable[str], delimiter: bytes = b"\n") -> int | None:
     """Refuse a file that cannot be read; return how many lines all hold at most.
 
@@ -41,10 +69,10 @@ def count_lines(names: Iterable[str], delimiter: bytes = b"\n") -> int | None:
     lines, is_known = 0, True
     for name in names:
         with _explained(name):
+            # Opening a named pipe can be felt at its other end.
             mode = os.fstat(_stdin()).st_mode if name == STDIN else Path(name).stat().st_mode
             if stat.S_ISDIR(mode):
                 raise Failure(f"cannot read {name}: it is a directory")
-            # Opening anything else, a named pipe for one, can be felt at its other end.
             if not stat.S_ISREG(mode):
                 is_known = False
                 continue
@@ -58,10 +86,52 @@ def count_lines(names: Iterable[str], delimiter: bytes = b"\n") -> int | None:
     return lines if is_known else None
 
 
-def _stdin() -> int:
-    if sys.stdin is None:
-        raise Failure("standard input is closed")
-    return sys.stdin.fileno()
+def read_lines(
+    names: Iterable[str], check: Check, most: int, delimiter: bytes = b"\n"
+) -> Iterator[list[bytes]]:
+    """Yield the lines of files, without their ends; the end of a file ends a line.
+
+    They come in batches, which double from FIRST_LINES to `most`. Lines of a pipe are not held
+    back until there are more.
+    """
+    size = FIRST_LINES
+    for name in names:
+        # What the consumer of a batch raises is no error of the file, and does not come here.
+        with _explained(name), _opened(name) as descriptor:
+            rest = bytearray()
+            while block := _read_block(descriptor, check, most * LINE_BYTES):
+                rest += block
+                if delimiter in block:
+                    *lines, last = bytes(rest).split(delimiter)
+                    rest = bytearray(last)
+                    while lines:
+                        batch, lines = lines[:size], lines[size:]
+                        yield batch
+                        if len(batch) == size:
+                            size = min(2 * size, most)
+                if len(rest) > MAX_LINE_BYTES:
+                    raise OSError(errno.EFBIG, f"a line is longer than {MAX_LINE_BYTES} bytes")
+            if rest:
+                yield [bytes(rest)]
+
+
+def _read_block(descriptor: int, check: Check, size: int) -> bytes:
+    """Wait for bytes, and return what is there by then; empty at the end."""
+    block = b""
+    while len(block) < size:
+        check()
+        if not select.select([descriptor], [], [], 0 if block else _LOOK_SECONDS)[0]:
+            if block:
+                break
+            continue
+        try:
+            more = os.read(descriptor, size)
+        except BlockingIOError:  # another process made the pipe non-blocking, and was faster
+            continue
+        if not more:
+            break
+        block += more
+    return block
 
 
 @contextmanager
@@ -82,123 +152,39 @@ def _explained(name: str) -> Iterator[None]:
         raise Failure(f"cannot read {called}: {error.strerror}") from error
 
 
-def read_lines(
-    names: Iterable[str],
-    guard: SignalGuard,
-    most: int,
-    delimiter: bytes = b"\n",
-    limit: int = MAX_LINE_BYTES,
-) -> Iterator[list[bytes]]:
-    """Yield the lines of files, without their ends; the end of a file ends a line.
+def _stdin() -> int:
+    return descriptor_of(sys.stdin, "standard input")
 
-    They come in batches, which double from FIRST_LINES to `most`. Lines of a pipe are not held
-    back until there are more.
+
+def descriptor_of(stream: TextIO | None, name: str) -> int:
+    if stream is None:
+        raise Failure(f"{name} is closed")
+    return stream.fileno()
+
+
+def check_reader(descriptor: int) -> None:
+    """Raise BrokenPipeError if the reader has gone.
+
+    Called before items are marked as seen, so that lines without a reader are not.
     """
-    size = FIRST_LINES
-    for name in names:
-        # What the consumer of a batch raises is no error of the file, and does not come here.
-        with _explained(name), _opened(name) as descriptor:
-            rest = bytearray()
-            while block := _read_block(descriptor, guard, most * LINE_BYTES):
-                rest += block
-                if delimiter in block:
-                    *lines, last = bytes(rest).split(delimiter)
-                    rest = bytearray(last)
-                    while lines:
-                        batch, lines = lines[:size], lines[size:]
-                        yield batch
-                        if len(batch) == size:
-                            size = min(2 * size, most)
-                if len(rest) > limit:
-                    raise OSError(errno.EFBIG, f"a line is longer than {limit} bytes")
-            if rest:
-                yield [bytes(rest)]
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    if any(event & _FILE_GONE for _, event in poll.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def _read_block(descriptor: int, guard: SignalGuard, size: int) -> bytes:
-    """Wait for bytes, and return what is there by then; empty at the end."""
-    block = b""
-    while len(block) < size:
-        if block and not select.select([descriptor], [], [], 0)[0]:
-            break
-        guard.wait_readable(descriptor)
+def write_lines(descriptor: int, lines: Sequence[bytes], delimiter: bytes) -> None:
+    """Write lines and return when the system has all of them."""
+    left = memoryview(delimiter.join([*lines, b""]))
+    while left:
         try:
-            more = os.read(descriptor, size)
-        except BlockingIOError:  # another process made the pipe non-blocking, and was faster
-            continue
-        if not more:
-            break
-        block += more
-    return block
-
-
-class Output:
-    def __init__(self, delimiter: bytes = b"\n") -> None:
-        if sys.stdout is None:
-            raise Failure("standard output is closed")
-        self._descriptor = sys.stdout.fileno()
-        self._delimiter = delimiter
-
-    def check(self) -> None:
-        """Raise BrokenPipeError if the reader has gone.
-
-        Called before items are marked as seen, so that lines without a reader are not.
-        """
-        poll = select.poll()
-        poll.register(self._descriptor, 0)
-        if any(event & _FILE_GONE for _, event in poll.poll(0)):
-            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-    def write(self, lines: Sequence[bytes]) -> None:
-        """Write lines and return when the system has all of them."""
-        left = memoryview(self._delimiter.join([*lines, b""])) if lines else memoryview(b"")
-        while left:
-            try:
-                left = left[os.write(self._descriptor, left) :]
-            except BlockingIOError:
-                select.select([], [self._descriptor], [])
-            except BrokenPipeError:
-                raise
-            except OSError as error:
-                raise Failure(
-                    f"cannot write to standard output: {error.strerror}; lines that are marked as "
-                    f"seen and were not written: at most {len(lines)}"
-                ) from error
-
-
-class SignalGuard:
-    """Notes the first signal that asks for the end; the second one ends the process at once.
-
-    A context manager for the main thread.
-    """
-
-    def __init__(self) -> None:
-        self._noted: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in _CAUGHT:
-            before = signal.getsignal(number)
-            if before is not signal.SIG_IGN:
-                self._before[number] = before
-                signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def check(self, *_: int) -> None:
-        """Raise Stopped if a signal came; also for `progress=`, which says how far the work is."""
-        if self._noted is not None:
-            raise Stopped(self._noted)
-
-    def wait_readable(self, descriptor: int) -> None:
-        """Wait until there is something to read, or the end; Stopped when a signal comes."""
-        self.check()
-        while not select.select([descriptor], [], [], _LOOK_SECONDS)[0]:
-            self.check()
-
-    def _note(self, number: int, _frame: object) -> None:
-        self._noted = number
-        signal.signal(number, signal.SIG_DFL)
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Failure(
+                f"cannot write to standard output: {error.strerror}; lines that are marked as "
+                f"seen and were not written: at most {len(lines)}"
+            ) from error

@@ -144,16 +144,11 @@ def create_or_open(
 
     Without any parameter it is taken as it is, else only its capacity is.
     """
-    client, key = parameters["client"], parameters.get("key")
+    sized = {"capacity": max(DEFAULT_CAPACITY, lines or 0), **parameters}
     try:
-        found = open_as_it_is(name, client, key, **policies)
-    except bloomlock.errors.FilterNotFoundError:
-        sized = {"capacity": max(DEFAULT_CAPACITY, lines or 0), **parameters}
-        try:
-            return create(name, sized, **policies)
-        except bloomlock.errors.FilterMismatchError:
-            # Another process may have created it since, for another number of lines.
-            found = open_as_it_is(name, client, key, **policies)
+        return create(name, sized, **policies)
+    except bloomlock.errors.FilterMismatchError:
+        found = open_as_it_is(name, parameters["client"], parameters.get("key"), **policies)
     if not parameters.keys() - {"client", "key"}:
         return found
     found.close()
@@ -165,18 +160,16 @@ def open_as_it_is(
 ) -> bloomlock.BloomFilter:
     """Open a filter, with the key only where it needs one: of several some may have none."""
     opened = partial(bloomlock.BloomFilter.open, name, client=url, **policies)
+    mismatch, refused = bloomlock.errors.FilterMismatchError, bloomlock.errors.ConfigurationError
     try:
         return opened()
-    except bloomlock.errors.FilterMismatchError as error:
-        mismatch = error
-    # The server may have the filter itself; those have no key.
-    with contextlib.suppress(
-        bloomlock.errors.FilterMismatchError, bloomlock.errors.ConfigurationError
-    ):
-        return opened(strategy="native")
-    if key is None:
-        raise mismatch
-    return opened(key=key)
+    except mismatch:
+        # The server may have the filter itself; those have no key.
+        with contextlib.suppress(mismatch, refused):
+            return opened(strategy="native")
+        if key is None:
+            raise
+        return opened(key=key)
 
 
 def opens_filter(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,6 @@ import asyncio
 import os
 import shutil
 import signal
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from .errors import CANNOT_RUN, NOT_FOUND, SIGNALLED, Failure, Stopped, die, war
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 _FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
 _FORWARDED = (*_FROM_KEYS, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -36,30 +35,29 @@ def supervise(
 ) -> int:
     """Run `hold`, which takes something, runs the command and gives it back; return its status.
 
-    No signal strikes in the middle of a step: it ends the wait for the hold, or goes to the
-    command. Stopped is raised if it ended the wait, or the command and this process.
+    A signal cancels `hold` as long as the command has not begun, and goes to the command then.
+    Stopped is raised if one ended the wait, or the command and this process.
     """
     running = Command(command[command[0] == "--" :], lease, grace)
 
     async def run() -> int:
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         for number in _FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a background job
-                loop.add_signal_handler(number, running.receive, number)
-        return await hold(running)
+                loop.add_signal_handler(number, running.receive, number, task)
+        try:
+            return await hold(running)
+        except asyncio.CancelledError:
+            raise Stopped(running.received[0]) from None
 
     status = asyncio.run(run())
-    if running.ended_by and status == SIGNALLED + running.ended_by:
-        raise Stopped(running.ended_by)
+    if status - SIGNALLED in running.received:
+        raise Stopped(status - SIGNALLED)
     return status
 
 
 class Command:
-    """A command that is run once, while something is held.
-
-    Attributes:
-        ended_by: The signal that ended it, if that came to this process; else 0.
-    """
+    """A command that is run once, while something is held; `received` has the signals that came."""
 
     def __init__(self, words: Sequence[str], lease: float, grace: float) -> None:
         if not words:
@@ -68,15 +66,16 @@ class Command:
             raise click.UsageError(f"options stand before the names, and {words[0]!r} does not")
         # Looked for before anything is held.
         if shutil.which(words[0]) is None:
-            is_there = Path(words[0]).exists()
-            why = "it is no program, or not permitted" if is_there else "it is not found"
-            raise _cannot_run(words[0], why, is_missing=not is_there)
-        self.ended_by = 0
+            if Path(words[0]).exists():
+                raise Failure(
+                    f"cannot run {words[0]!r}: it is no program, or not permitted", CANNOT_RUN
+                )
+            raise Failure(f"cannot run {words[0]!r}: it is not found", NOT_FOUND)
+        self.received: list[int] = []
         self._words = words
         self._lease = lease
         self._grace = grace
-        self._received: list[int] = []
-        self._waiting: asyncio.Task[Any] | None = None
+        self._has_begun = False
         self._process: Process | None = None
         # Without a terminal the command gets a process group, and signals go to all of it: ending
         # `sh -c "fetch; load"` has to end what the shell runs, too. At a terminal it stays in the
@@ -84,39 +83,26 @@ class Command:
         # by Ctrl-Z.
         self._has_group = not any(map(os.isatty, range(3)))
 
-    def receive(self, number: int) -> None:
-        self._received.append(number)
+    def receive(self, number: int, task: asyncio.Task[Any] | None) -> None:
+        self.received.append(number)
         if self._process is not None:
             self._forward(self._process, number)
-        elif self._waiting is not None and len(self._received) == 1:
-            self._waiting.cancel()
-        elif self._waiting is not None:
+        elif self._has_begun:
+            pass  # it is forwarded when the command is there
+        elif task is not None and len(self.received) == 1:
+            task.cancel()
+        else:
             die(number)  # the second signal: not even the server is waited for
-
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Let a signal end what this task waits for in the block, by Stopped."""
-        self.check()
-        self._waiting = asyncio.current_task()
-        try:
-            yield
-        except asyncio.CancelledError:
-            self.check()
-            raise
-        finally:
-            self._waiting = None
-
-    def check(self) -> None:
-        if self._received:
-            raise Stopped(self._received[0]) from None
 
     async def run(self, environment: Mapping[str, str], lost: Coroutine[Any, Any, object]) -> int:
         """Run it, and end it when `lost` ends; return its exit status."""
+        self._has_begun = True
         losing = asyncio.ensure_future(lost)
         # The lease is not renewed when the guard acts: others may have it after 2/3 of it.
         guard = ProcessGuard(min(self._grace, self._lease / 2))
         try:
-            self.check()
+            if self.received:  # what it waited for came first, and the cancellation was dropped
+                raise Stopped(self.received[0])
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._words,
                 env={**os.environ, **environment},
@@ -126,7 +112,7 @@ class Command:
                 # Between fork and exec: afterwards, a command could run that no guard knows.
                 preexec_fn=lambda: guard.watch(-os.getpid() if self._has_group else os.getpid()),
             )
-            for number in self._received:  # while it was started
+            for number in self.received:  # while it was started
                 self._forward(process, number)
             ended = asyncio.ensure_future(process.wait())
             await asyncio.wait((ended, losing), return_when=asyncio.FIRST_COMPLETED)
@@ -135,14 +121,12 @@ class Command:
                 await self._end(process)
             returned = await ended
         except OSError as error:
-            is_missing = isinstance(error, FileNotFoundError)
-            why = error.strerror or str(error)
-            raise _cannot_run(self._words[0], why, is_missing=is_missing) from error
+            status = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
+            why = error.strerror or error
+            raise Failure(f"cannot run {self._words[0]!r}: {why}", status) from error
         finally:
             losing.cancel()
             guard.dismiss()
-        if -returned in self._received:
-            self.ended_by = -returned
         return returned if returned >= 0 else SIGNALLED - returned
 
     def _forward(self, process: Process, number: int) -> None:
@@ -178,7 +162,3 @@ class Command:
                 warn(f"not permitted to send a signal to the command, process {process.pid}")
             return False
         return True
-
-
-def _cannot_run(command: str, why: str, *, is_missing: bool) -> Failure:
-    return Failure(f"cannot run {command!r}: {why}", NOT_FOUND if is_missing else CANNOT_RUN)

@@ -12,8 +12,8 @@ import pytest
 from cli_process import COMMAND, environment
 
 from bloomlock import BloomFilter
-from bloomlock.cli.items import _in_process
-from bloomlock.cli.options import create_or_open
+from bloomlock.cli import lines as reading
+from bloomlock.cli.errors import Failure
 
 CHANCE = random.Random(7)
 LINES = [
@@ -134,12 +134,27 @@ def test_a_full_shared_filter_warns(run, name):
     assert all(line.startswith(f"bloomlock: filter '{name}' is ") for line in warnings)
 
 
-def test_a_new_filter_has_room_for_the_lines_of_the_files(valkey, name):
-    for lines in (3_000_000, 5):
-        with create_or_open(name, {"client": valkey}, lines) as bloom:
-            assert (bloom.capacity, bloom.shards) == (3_000_000, 3)
-    with _in_process({"client": None}, 3_000_000) as bloom:
-        assert bloom.capacity == 3_000_000
+@pytest.mark.parametrize(("given", "room"), [(["-"], 1_000_000), ([], 1_200_001)])
+def test_a_new_filter_has_room_for_the_lines_of_the_files(
+    run, valkey, name, tmp_path, *, given, room
+):
+    file = tmp_path / "lines"
+    file.write_bytes(b"x\n" * 1_200_000)
+    # How many lines come through a pipe is not known.
+    assert run("dedup", "--name", name, str(file), *given, given=b"x\n") == (0, b"x\n", b"")
+    with BloomFilter.open(name, client=valkey) as bloom:
+        assert bloom.capacity == room
+    assert run("dedup", "--name", name, given=b"x\ny\n") == (0, b"y\n", b"")
+
+
+def test_a_line_beyond_the_limit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 7)
+    file = tmp_path / "lines"
+    file.write_bytes(b"1234567\n12345678")
+    found = reading.read_lines([str(file)], lambda: None, 1000)
+    assert next(found) == [b"1234567"]
+    with pytest.raises(Failure, match="longer than 7 bytes"):
+        next(found)
 
 
 def test_memory_does_not_grow_with_the_lines(valkey, tmp_path):

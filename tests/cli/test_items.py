@@ -33,11 +33,6 @@ def test_add_counts_the_new_ones_and_tells_whether_there_were_any(run, name):
 
 
 @pytest.mark.usefixtures("made")
-def test_quiet_add(run, name):
-    assert [run("add", "-q", name, "a") for _ in range(2)] == [(0, b"", b""), (1, b"", b"")]
-
-
-@pytest.mark.usefixtures("made")
 def test_add_reads_lines_where_no_item_is_given(run, name):
     assert run("add", name, given=b"a\nb\na\n\xff\0\n").stdout == b"3\n"
     assert run("exists", name, given=b"b\n\xff\0").returncode == 0
@@ -77,7 +72,7 @@ def test_discard_counts_what_was_there_and_touches_nothing_else(run, name, made)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
     done = run("discard", name, "a", "x")
     assert (done.returncode, done.stdout) == (1, b"0\n")
-    assert run("discard", name, "-q", "b").returncode == 0
+    assert run("discard", name, "b").returncode == 0
     done = run("discard", name, given=b"c\nx\n")
     assert (done.returncode, done.stdout) == (0, b"1\n")
     assert made.exists_many(["a", "b", "c", "d"]) == [False, False, False, True]
@@ -164,12 +159,3 @@ def test_a_list_that_is_interrupted_and_added_again(run, start, name, made, valk
     assert not all(made.exists_many(lines))
     run("add", name, given=b"\n".join(lines))
     assert all(made.exists_many(lines))
-
-
-@pytest.mark.usefixtures("made")
-def test_a_server_that_is_gone_says_what_to_do(run, name, valkey):
-    with Proxy(valkey, lambda command, _: "before" if command == "BITFIELD" else "pass") as proxy:
-        done = run("add", name, given=b"1\n2\n3\n", url=proxy.url)
-    assert done.returncode == 2
-    advice = b"; run the same command again: adding a line twice changes nothing\n"
-    assert done.stderr.endswith(advice)

@@ -33,38 +33,28 @@ def explain(process, *parts: str) -> None:
         assert part in message
 
 
-def test_a_command_whose_lock_is_deleted_is_told(start, name, r, key):
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_command_whose_lock_is_deleted_or_taken_is_told(start, name, r, key, taken):
     process = start("lock", "--lease", "2", name, "sh", "-c", POLITE)
     assert answer(process) == b"on\n"
     r.delete(key)
+    if taken:
+        r.set(key, "somebody else")
     assert answer(process) == b"told\n"
     explain(process, f"lock '{name}' was lost: ", "ending the command")
+    assert r.get(key) == (b"somebody else" if taken else None)
 
 
-def test_a_command_that_does_not_listen_is_killed(start, name, r, key):
-    process = start("lock", "--lease", "2", "--grace", "0.2", name, "sh", "-c", STUBBORN)
-    command = int(answer(process))
-    r.delete(key)
-    explain(process, "ending the command")
-    assert not exists(command)
-
-
-def test_without_a_terminal_all_of_a_command_is_killed(start, name, r, key):
-    words = ("lock", "--lease", "2", "--grace", "0.2", name, "sh", "-c", UNRULY)
+@pytest.mark.parametrize("code", [STUBBORN, UNRULY])
+def test_a_command_that_does_not_listen_is_killed_with_all_that_it_started(
+    start, name, r, key, *, code
+):
+    words = ("lock", "--lease", "2", "--grace", "0.2", name, "sh", "-c", code)
     process = start(*words, start_new_session=True)
-    inner = int(answer(process))
+    told = int(answer(process))
     r.delete(key)
     explain(process, "ending the command")
-    wait_until(lambda: not exists(inner))
-
-
-def test_a_lock_that_somebody_else_took_is_left_to_him(start, name, r, key):
-    process = start("lock", "--lease", "2", name, "sh", "-c", POLITE)
-    assert answer(process) == b"on\n"
-    r.set(key, "somebody else")
-    explain(process, "ending the command")
-    assert r.get(key) == b"somebody else"
-    r.delete(key)
+    wait_until(lambda: not exists(told))
 
 
 def test_the_server_is_gone(start, name):
