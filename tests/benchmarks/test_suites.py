@@ -17,7 +17,7 @@ from private import PrivateServer
 from benchmarks import engine, jobs, page, proxies, results, tables
 from benchmarks.cli import main
 from benchmarks.place import Meter, Place, connect
-from benchmarks.proxies import LossProxy
+from benchmarks.proxies import Proxy
 from benchmarks.suites import SUITES
 from benchmarks.workloads import WARM_UP, items
 
@@ -86,7 +86,7 @@ def test_far_away(measure, monkeypatch):
 
     @contextmanager
     def through(url, round_trip_ms):
-        with LossProxy(url, 0.0) as proxy:
+        with Proxy(url) as proxy:
             proxies.append(proxy)
             assert round_trip_ms == 0.5
             yield proxy.url
@@ -194,7 +194,7 @@ def test_pages_have_the_figures_of_the_results(place):
 
 
 def test_the_proxy_carries_everything(server):
-    with proxies.delaying(server.url, 1.0) as url, connect(url) as client:
+    with proxies.delayed(server.url, 1.0) as url, connect(url) as client:
         large = b"x" * 3_000_000
         assert client.set("large", large)
         assert client.get("large") == large

@@ -29,9 +29,8 @@ def test_a_command_runs_once_for_each_key(run, name, done):
     assert done.info().claims.committed == 2
 
 
-@pytest.mark.parametrize("code", ["exit 3", "exit 255", "kill -TERM $$", "kill -KILL $$"])
-def test_a_command_that_fails_runs_again(run, name, code):
-    status = {"exit 3": 3, "exit 255": 255, "kill -TERM $$": 143, "kill -KILL $$": 137}[code]
+@pytest.mark.parametrize(("code", "status"), [("exit 3", 3), ("kill -TERM $$", 143)])
+def test_a_command_that_fails_runs_again(run, name, code, status):
     assert run("once", name, "a", "sh", "-c", code) == (status, b"", b"")
     assert run("once", name, "a", "echo", "ran") == (0, b"ran\n", b"")
 
