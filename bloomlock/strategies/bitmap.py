@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, cast
 from redis.exceptions import NoScriptError, ResponseError
 
 from bloomlock.arrays import np
-from bloomlock.bitmaps import rows_missing, set_rows
 from bloomlock.commands import EXEC, MULTI, encode_command, encode_large
 from bloomlock.delivery import collect
 from bloomlock.effects import ConnectionLost, Core, Request
@@ -32,7 +31,7 @@ from .base import Segment, Strategy, header_command, header_from_bytes
 from .setbit import why_aborted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
     Flags = npt.NDArray[np.bool_]
+    Rows = npt.NDArray[np.uint64]
 
 WHOLE_BYTES = 8 * 1024 * 1024
 """The largest shard that is merged or read in one command, which takes the server about 10 ms."""
@@ -134,6 +134,25 @@ def _missing(
         bits = hasher.compiled.over((image,) * hasher.shards)
         return list(map(not_, cast("list[bool]", bits.exists_many(list(items)))))
     return rows_missing(np.frombuffer(before, np.uint8), hasher.rows(items))
+
+
+def set_rows(image: Bytes, rows: Rows) -> None:
+    for index, masks in _columns(rows):
+        np.bitwise_or.at(image, index, masks)
+
+
+def rows_missing(image: Bytes, rows: Rows) -> Flags:
+    """Return for each row of bits whether any of them is 0."""
+    missing = np.zeros(len(rows), np.bool_)
+    for index, masks in _columns(rows):
+        missing |= image.take(index) & masks == 0
+    return missing
+
+
+def _columns(rows: Rows) -> Iterator[tuple[npt.NDArray[np.intp], Bytes]]:
+    for numbers in rows.T:
+        masks = np.right_shift(np.uint8(128), numbers.astype(np.uint8) & np.uint8(7))
+        yield (numbers >> np.uint64(3)).astype(np.intp), masks
 
 
 def _parts(size: int) -> list[tuple[int, int]]:

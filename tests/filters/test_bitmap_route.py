@@ -10,11 +10,13 @@ from proxy import Proxy
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.errors import FilterLostError, OutcomeUnknownError
 from bloomlock.strategies import bitmap
+from bloomlock.strategies.atomic import AtomicStrategy
 
 SHAPES = {
     "classic": {},
     "seeds": {"seeds": range(12)},
     "shards": {"shards": 3},
+    "key": {"key": b"a key of 16 bytes"},
 }
 
 
@@ -30,7 +32,8 @@ def words(start, stop):
 
 
 def calls(client, command):
-    return client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
+    found = client.info("commandstats").get(f"cmdstat_{command}", {})
+    return found.get("calls", 0) + found.get("rejected_calls", 0)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -84,14 +87,18 @@ def test_nothing_is_written_to_another_generation(r, strategy):
 
 
 @pytest.mark.parametrize("denied", ["-eval -evalsha", "-bitop", "-multi", "-unlink -del"])
-def test_where_it_is_forbidden_items_are_sent(r, valkey, denied):
+def test_where_it_is_forbidden_items_are_sent(r, valkey, denied, monkeypatch):
+    monkeypatch.setattr(AtomicStrategy, "bits_per_exchange", 1000)
     r.acl_setuser("some", enabled=True, nopass=True, keys="*", commands=["+@all", *denied.split()])
     BloomFilter("x", 5000, client=r)
     with redis.Redis.from_url(valkey, username="some", password="any") as restricted:  # noqa: S106
         made = BloomFilter("x", 5000, client=restricted)
         batch = words(0, 1000)
         assert made.add_many([*batch, *batch], route="bitmap") == [True] * 1000 + [False] * 1000
+        tried = calls(r, "multi")
         assert made.add_many(words(500, 1500)) == [False] * 500 + [True] * 500
+        if denied in ("-eval -evalsha", "-multi"):  # the others are refused within the script
+            assert calls(r, "multi") == tried
         made.update(words(2000, 3000), route="bitmap")
         assert made.exists_many(words(1000, 3000), route="bitmap") == (
             [True] * 500 + [False] * 500 + [True] * 1000

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import os
 import select
 import signal
 import socket
 import threading
-import time
-from contextlib import ExitStack
-from functools import partial
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,7 +24,6 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import servers
 from private import PrivateServer
-from redis.auth.token import SimpleToken
 from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 from servers import wait_until
 
@@ -34,95 +33,6 @@ from bloomlock.runtime import connections, redispy
 
 LONG = 60.0
 PING = encode_command("PING")
-TOKEN = SimpleToken("second", (time.time() + 3600) * 1000, time.time() * 1000, {"oid": "rotated"})
-
-
-@pytest.fixture
-def connection(r):
-    made = r.connection_pool.get_connection()
-    yield made
-    r.connection_pool.release(made)
-
-
-@pytest.fixture(scope="module")
-def nodes():
-    """Two masters of one cluster; the first has the slots of "a" and most others."""
-    with ExitStack() as stack:
-        binary = servers.require_server("valkey")
-        started = [
-            stack.enter_context(
-                PrivateServer(
-                    binary=binary, port=servers.low_port(), config={"cluster-enabled": "yes"}
-                )
-            )
-            for _ in range(2)
-        ]
-        made = [redis.Redis(port=node.port, decode_responses=True) for node in started]
-        # A master that gives away its last slot becomes a replica.
-        made[0].execute_command("CLUSTER", "ADDSLOTSRANGE", 1, 16383)
-        made[1].execute_command("CLUSTER", "ADDSLOTS", 0)
-        made[1].execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
-        made[0].execute_command("CLUSTER", "MEET", "127.0.0.1", started[1].port)
-        wait_until(
-            lambda: all(
-                each.cluster("info").get("cluster_state") == "ok"
-                and len(each.cluster("nodes")) == 2
-                and not any("handshake" in node["flags"] for node in each.cluster("nodes").values())
-                for each in made
-            )
-        )
-        yield made
-
-
-def port_of(source):
-    return int(source.connection_kwargs["port"])
-
-
-def hand_over(nodes, slot, to):
-    """Let another server have a slot."""
-    name = to.execute_command("CLUSTER", "MYID")
-    for node in [to, *nodes]:
-        node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)
-
-
-@pytest.mark.parametrize("options", [{}, {"protocol": 3, "decode_responses": True}], ids=str)
-def test_commands_are_sent_as_they_are_and_replies_come_as_bytes(valkey, options):
-    with redis.Redis.from_url(valkey, **options) as client:
-        made = client.connection_pool.get_connection()
-        read = redispy.reply_reader(client.connection_pool)
-        redispy.send(made, encode_command("SET", "a", "1") + encode_command("GET", "a"))
-        assert read(made) == b"OK"
-        assert read(made) == b"1"
-        redispy.send(made, encode_command("NONSENSE") + PING)
-        with pytest.raises(ResponseError):
-            read(made)
-        assert read(made) == b"PONG", "the connection was closed by an error"
-        client.connection_pool.release(made)
-
-
-@pytest.mark.parametrize("options", [{}, {"protocol": 3, "decode_responses": True}], ids=str)
-def test_the_same_for_asyncio(valkey, options):
-    async def run():
-        async with redis.asyncio.Redis.from_url(valkey, **options) as client:
-            made = await connections.async_get_connection(client.connection_pool)
-            read = redispy.async_reply_reader(client.connection_pool)
-            await redispy.async_send(
-                made, encode_command("SET", "a", "1") + encode_command("GET", "a")
-            )
-            assert await read(made) == b"OK"
-            assert await read(made) == b"1"
-            await redispy.async_send(made, encode_command("NONSENSE") + PING)
-            with pytest.raises(ResponseError):
-                await read(made)
-            assert await read(made) == b"PONG"
-            await connections.async_release(client.connection_pool, made)
-            again = await connections.async_get_connection(client.connection_pool)
-            assert again is made
-            await connections.async_release(client.connection_pool, again)
-
-    asyncio.run(run())
-
-
 LARGE = bytes(range(256)) * 4000
 SET = encode_large("SET", "large", memoryview(LARGE))
 TRANSACTION = [
@@ -133,6 +43,221 @@ TRANSACTION = [
     EXEC,
 ]
 ANSWERS = [b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [b"OK", LARGE[1:], LARGE]]
+THREADS = SimpleNamespace(
+    client=redis.Redis,
+    cluster=redis.RedisCluster,
+    sentinel=redis.sentinel.Sentinel,
+    kind=redis.UnixDomainSocketConnection,
+    get=connections.get_connection,
+    release=connections.release,
+    reader=redispy.reply_reader,
+    send=redispy.send,
+    close=redispy.close_quietly,
+    source_of_key=cluster_map.source_of_key,
+    source_of_address=cluster_map.source_of_address,
+    note_moved=cluster_map.note_moved,
+)
+ASYNCIO = SimpleNamespace(
+    client=redis.asyncio.Redis,
+    cluster=redis.asyncio.RedisCluster,
+    sentinel=redis.asyncio.sentinel.Sentinel,
+    kind=redis.asyncio.UnixDomainSocketConnection,
+    get=connections.async_get_connection,
+    release=connections.async_release,
+    reader=redispy.async_reply_reader,
+    send=redispy.async_send,
+    close=redispy.async_close_quietly,
+    source_of_key=cluster_map.async_source_of_key,
+    source_of_address=cluster_map.async_source_of_address,
+    note_moved=cluster_map.async_note_moved,
+)
+faces = pytest.mark.parametrize("face", [THREADS, ASYNCIO], ids=["threads", "asyncio"])
+# Connections that are read directly, and such that redis-py reads.
+ways = pytest.mark.parametrize("is_direct", [True, False], ids=["directly", "by redis-py"])
+
+
+def in_a_loop(test):
+    @functools.wraps(test)
+    def run(**arguments):
+        asyncio.run(test(**arguments))
+
+    return run
+
+
+async def awaited(value):
+    return await value if inspect.isawaitable(value) else value
+
+
+class Link:
+    """A connection, and what both faces do with it."""
+
+    def __init__(self, face, client, connection):
+        self.face, self.client, self.connection = face, client, connection
+        self._read = face.reader(client.connection_pool)
+
+    async def send(self, *data):
+        await awaited(self.face.send(self.connection, *data))
+
+    async def read(self):
+        return await awaited(self._read(self.connection))
+
+    def wait_for_replies(self, seconds):
+        if self.face is THREADS:
+            self.connection._sock.settimeout(seconds)
+        else:
+            self.connection.socket_timeout = seconds
+
+
+@contextlib.asynccontextmanager
+async def opened(face, url, is_direct=True, **options):
+    client = face.client.from_url(url, **options)
+    if not is_direct:
+        client.connection_pool.connection_class = type("Own", (face.kind,), {})
+    connection = await awaited(face.get(client.connection_pool))
+    yield Link(face, client, connection)
+    await awaited(face.close(connection))
+    await awaited(face.release(client.connection_pool, connection))
+    await awaited(client.aclose() if face is ASYNCIO else client.close())
+
+
+# -- replies ---------------------------------------------------------------------------------------
+
+REPLIES = [
+    (("SET", "a", "1"), b"OK"),
+    (("GET", "none"), None),
+    (("GET", "large"), b"x" * 1_000_000),
+    (("BITFIELD", "a", "GET", "i64", "0", "GET", "u1", "1"), [0x31 << 56, 0]),
+    (("LRANGE", "none", "0", "-1"), []),
+    (("EVAL", "return {1, {'b', {}}, false}", "0"), [1, [b"b", []], None]),
+    (("PING",), b"PONG"),
+]
+
+
+@ways
+@faces
+@pytest.mark.parametrize("protocol", [2, 3])
+@in_a_loop
+async def test_replies_of_all_kinds_and_lengths_are_read(r, valkey, face, is_direct, protocol):
+    r.set("large", "x" * 1_000_000)
+    options = {"protocol": protocol, "decode_responses": protocol == 3}
+    async with opened(face, valkey, is_direct, **options) as link:
+        for command, reply in REPLIES:
+            await link.send(encode_command(*command))
+            assert await link.read() == reply
+        await link.send(b"".join(encode_command(*command) for command, _ in REPLIES))
+        assert [await link.read() for _ in REPLIES] == [reply for _, reply in REPLIES]
+        for command, why in [(("NONSENSE",), "unknown command"), (("LPOP", "a"), "(?i)wrong")]:
+            await link.send(encode_command(*command))
+            with pytest.raises(ResponseError, match=why):
+                await link.read()
+        await link.send(b"".join(map(encode_command, ["MULTI", "PING", "EXEC"])))
+        assert [await link.read() for _ in range(3)] == [b"OK", b"QUEUED", [b"PONG"]]
+        await link.send(b"".join(map(encode_command, ["PING", "NONSENSE", "PING"])))
+        assert await link.read() == b"PONG"
+        with pytest.raises(ResponseError, match="unknown command"):
+            await link.read()
+        assert await link.read() == b"PONG", "the connection was closed by an error"
+        await awaited(face.close(link.connection))
+        await link.send(PING)
+        assert await link.read() == b"PONG", "it is opened by the next command"
+
+
+@ways
+@faces
+@in_a_loop
+async def test_messages_of_resp3_are_no_replies(r, valkey, face, is_direct):
+    async with opened(face, valkey, is_direct, protocol=3) as link:
+        await link.send(encode_command("CLIENT", "TRACKING", "ON", "BCAST"))
+        assert await link.read() == b"OK"
+        for number in range(3):
+            r.set("a", number)
+            # The message about it is there before the reply, or comes with it or behind it.
+            await link.send(encode_command("GET", "a"))
+            assert await link.read() == b"%d" % number
+        for number in range(3):
+            # Messages about what the connection does itself come between the replies.
+            pairs = [encode_command("SET", "a", number), encode_command("GET", "a")] * 5
+            await link.send(b"".join(pairs))
+            assert [await link.read() for _ in pairs] == [b"OK", b"%d" % number] * 5
+
+
+@ways
+@faces
+@in_a_loop
+async def test_a_silent_server_is_a_time_out(valkey, face, is_direct):
+    async with opened(face, valkey, is_direct) as link:
+        link.wait_for_replies(0.2)
+        await link.send(encode_command("BLPOP", "none", "0"))
+        with pytest.raises(redis.TimeoutError, match="^Timeout reading from "):
+            await link.read()
+        assert link.connection._parser._reader is not None, "the caller closes it"
+
+
+@ways
+@faces
+@in_a_loop
+async def test_a_server_that_does_not_read_is_a_time_out(face, is_direct):
+    with PrivateServer() as server:
+        async with opened(face, server.url, is_direct) as link:
+            # Now: the replies to what a connection begins with have all the time that they need.
+            link.wait_for_replies(0.2)
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(redis.TimeoutError, match="^Timeout writing to socket$"):
+                    await link.send(b"x" * 50_000_000)
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            assert not link.connection.is_connected
+
+
+@ways
+@faces
+@in_a_loop
+async def test_a_closed_connection_is_an_error_of_the_connection(r, valkey, face, is_direct):
+    async with opened(face, valkey, is_direct) as link:
+        r.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(redis.ConnectionError, match="^Connection closed by server.$"):
+            await link.read()
+
+
+@ways
+@in_a_loop
+async def test_what_cannot_be_written_closes_the_connection(valkey, is_direct):
+    async with opened(THREADS, valkey, is_direct) as link:
+        link.connection._sock.shutdown(2)
+        with pytest.raises(redis.ConnectionError, match="^Error 32 while writing to socket. Bro"):
+            await link.send(PING)
+        assert link.connection._sock is None
+
+        class Interrupted(socket.socket):
+            def sendall(self, _data):
+                raise KeyboardInterrupt
+
+        link.connection.connect()
+        taken = link.connection._sock.detach()
+        link.connection._sock = Interrupted(socket.AF_UNIX, fileno=taken)
+        with pytest.raises(KeyboardInterrupt):
+            await link.send(PING)
+        assert link.connection._sock is None
+
+
+@in_a_loop
+async def test_a_connection_is_readable_when_something_came_or_it_was_closed(r, valkey):
+    async with opened(THREADS, valkey) as link:
+
+        def is_noticed():
+            return not connections.is_usable(link.connection, 0.0)
+
+        assert not is_noticed()
+        await link.send(PING)
+        wait_until(is_noticed)
+        assert await link.read() == b"PONG"
+        assert not is_noticed()
+        r.client_kill_filter(_type="normal", skipme=True)
+        wait_until(is_noticed)
+
+
+# -- large strings ---------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -154,481 +279,213 @@ def relayed(valkey, most=float("inf")):
 
         thread = threading.Thread(target=relay)
         thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
         thread.join()
 
 
-def received(made, count, room):
-    replies = []
-    redispy.receive(made, count, room, replies)
-    return replies
+class LargeLink(Link):
+    """One that receives past the parser."""
 
+    def __init__(self, link):
+        super().__init__(link.face, link.client, link.connection)
+        self.room = memoryview(bytearray(2 * len(LARGE) + 4096))
 
-@pytest.mark.parametrize("options", [{}, {"protocol": 3, "decode_responses": True}], ids=str)
-def test_large_strings_pass_the_parser_by(valkey, options):
-    check_large_strings(valkey, options)
-    with relayed(valkey) as address:
-        check_large_strings(f"redis://{address}", options)
-
-
-def check_large_strings(url, options):
-    room = memoryview(bytearray(2 * len(LARGE) + 4096))
-    with redis.Redis.from_url(url, **options) as client:
-        made = client.connection_pool.get_connection()
-        read = redispy.reply_reader(client.connection_pool)
-        for _ in range(3):
-            redispy.send(made, *join_commands(TRANSACTION))
-            replies = received(made, len(TRANSACTION), room)
-            assert replies == ANSWERS
-            assert replies[-1][2].obj is room.obj, "the string was copied"
-            redispy.send(made, PING)
-            assert read(made) == b"PONG", "something was left"
-        client.connection_pool.release(made)
-
-
-def test_what_is_no_plain_reply_is_left_to_the_parser(r, connection):
-    read = redispy.reply_reader(r.connection_pool)
-    room = memoryview(bytearray(2 * len(LARGE) + 4096))
-    wrong = encode_command("INCR", "large")
-    commands = [MULTI, SET, wrong, encode_command("GET", "large"), EXEC]
-    redispy.send(connection, *join_commands([*commands, PING]))
-    assert received(connection, 6, room) == ANSWERS[:4], "EXEC's reply has an error in it"
-    replies = read(connection)
-    assert isinstance(replies[1], ResponseError)
-    assert replies[2] == LARGE
-    assert read(connection) == b"PONG"
-    # More than there is room for.
-    redispy.send(connection, *join_commands([*TRANSACTION, PING]))
-    assert received(connection, 6, room[: len(LARGE)]) == ANSWERS[:4]
-    assert read(connection) == ANSWERS[4]
-    assert read(connection) == b"PONG"
-    # More than was asked for.
-    redispy.send(connection, *join_commands([*TRANSACTION, PING, PING]))
-    assert received(connection, 5, room) == ANSWERS
-    assert [read(connection), read(connection)] == [b"PONG", b"PONG"]
-
-
-def test_what_the_parser_has_left_comes_first(r, connection):
-    read = redispy.reply_reader(r.connection_pool)
-    room = memoryview(bytearray(2 * len(LARGE) + 4096))
-    redispy.send(connection, PING + encode_command("ECHO", "before"))
-    assert read(connection) == b"PONG"
-    redispy.send(connection, *join_commands(TRANSACTION))
-    assert received(connection, 5, room) == []
-    assert read(connection) == b"before"
-    assert [read(connection) for _ in range(5)] == ANSWERS
-
-
-def test_messages_among_the_replies_are_the_parsers(valkey):
-    room = memoryview(bytearray(2 * len(LARGE) + 4096))
-    with redis.Redis.from_url(valkey, protocol=3) as client:
-        made = client.connection_pool.get_connection()
-        read = redispy.reply_reader(client.connection_pool)
-        redispy.send(made, encode_command("CLIENT", "TRACKING", "ON") + encode_command("GET", "x"))
-        assert read(made) == b"OK"
-        read(made)
-        client.set("x", "another")
-        redispy.send(made, *join_commands(TRANSACTION))
-        replies = received(made, 5, room)
-        replies += [read(made) for _ in range(5 - len(replies))]
-        assert replies == ANSWERS
-        client.connection_pool.release(made)
-
-
-def test_half_a_string_is_no_reply(valkey):
-    room = memoryview(bytearray(2 * len(LARGE) + 4096))
-    with (
-        relayed(valkey, most=len(LARGE)) as address,
-        redis.Redis.from_url(f"redis://{address}") as r,
-    ):
-        made = r.connection_pool.get_connection()
-        redispy.send(made, *join_commands(TRANSACTION))
+    def received(self, count, room=None):
         replies = []
-        with pytest.raises(redis.ConnectionError):
-            redispy.receive(made, 5, room, replies)
-        assert replies == ANSWERS[:4]
-        redispy.close_quietly(made)
-        r.connection_pool.release(made)
+        redispy.receive(self.connection, count, self.room if room is None else room, replies)
+        return replies
 
 
-class Watched(redis.UnixDomainSocketConnection):
-    """One of a class of its own, which is used by redis-py's methods only."""
-
-    reads = 0
-
-    def read_response(self, *arguments, **options):
-        self.reads += 1
-        return super().read_response(*arguments, **options)
-
-
-WAYS = ["directly", "by redis-py"]
-
-
-@pytest.fixture(params=WAYS)
-def opened(request, valkey):
-    """Connections that are read directly, and such that redis-py reads, for the same tests."""
-    made = []
-
-    def open_one(url=valkey, **options):
-        source = redis.Redis.from_url(url, **options)
-        if request.param != WAYS[0]:
-            source.connection_pool.connection_class = Watched
-        made.append((source, source.connection_pool.get_connection()))
-        return made[-1][1]
-
-    yield open_one
-    for source, connection in made:
-        source.connection_pool.release(connection)
-        source.close()
-
-
-REPLIES = [
-    (("SET", "a", "1"), b"OK"),
-    (("GET", "none"), None),
-    (("GET", "large"), b"x" * 1_000_000),
-    (("BITFIELD", "a", "GET", "i64", "0", "GET", "u1", "1"), [0x31 << 56, 0]),
-    (("LRANGE", "none", "0", "-1"), []),
-    (("EVAL", "return {1, {'b', {}}, false}", "0"), [1, [b"b", []], None]),
-    (("PING",), b"PONG"),
-]
-
-
+@pytest.mark.parametrize("by", ["socket", "TCP"])
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_replies_of_all_kinds_and_lengths_are_read(r, opened, protocol):
-    r.set("large", "x" * 1_000_000)
-    connection = opened(protocol=protocol)
-    read = redispy.reply_reader(r.connection_pool)
-    for command, reply in REPLIES:
-        redispy.send(connection, encode_command(*command))
-        assert read(connection) == reply
-    redispy.send(connection, b"".join(encode_command(*command) for command, _ in REPLIES))
-    assert [read(connection) for _ in REPLIES] == [reply for _, reply in REPLIES]
-    for command, why in [(("NONSENSE",), "unknown command"), (("LPOP", "a"), "WRONGTYPE|wrong")]:
-        redispy.send(connection, encode_command(*command))
-        with pytest.raises(ResponseError, match=why):
-            read(connection)
-    redispy.send(connection, b"".join(map(encode_command, ["MULTI", "PING", "EXEC"])))
-    assert [read(connection) for _ in range(3)] == [b"OK", b"QUEUED", [b"PONG"]]
-    redispy.send(connection, b"".join(map(encode_command, ["PING", "NONSENSE", "PING"])))
-    assert read(connection) == b"PONG"
-    with pytest.raises(ResponseError, match="unknown command"):
-        read(connection)
-    assert read(connection) == b"PONG"
+@in_a_loop
+async def test_large_strings_pass_the_parser_by(valkey, by, protocol):
+    with relayed(valkey) if by == "TCP" else contextlib.nullcontext(valkey) as url:
+        async with opened(THREADS, url, protocol=protocol) as link:
+            large = LargeLink(link)
+            for _ in range(3):
+                await link.send(*join_commands(TRANSACTION))
+                replies = large.received(len(TRANSACTION))
+                assert replies == ANSWERS
+                assert replies[-1][2].obj is large.room.obj, "the string was copied"
+                await link.send(PING)
+                assert await link.read() == b"PONG", "something was left"
 
 
-def test_messages_of_resp3_are_no_replies(r, opened):
-    connection = opened(protocol=3)
-    read = redispy.reply_reader(r.connection_pool)
-    redispy.send(connection, encode_command("CLIENT", "TRACKING", "ON", "BCAST"))
-    assert read(connection) == b"OK"
-    for number in range(3):
-        r.set("a", number)
-        # The message about it is there before the reply, or comes with it or behind it.
-        redispy.send(connection, encode_command("GET", "a"))
-        assert read(connection) == b"%d" % number
-    for number in range(3):
-        # Messages about what the connection does itself come between the replies.
-        pairs = [encode_command("SET", "a", number), encode_command("GET", "a")] * 5
-        redispy.send(connection, b"".join(pairs))
-        assert [read(connection) for _ in pairs] == [b"OK", b"%d" % number] * 5
+@in_a_loop
+async def test_what_is_no_plain_reply_is_left_to_the_parser(valkey):
+    async with opened(THREADS, valkey) as link:
+        large = LargeLink(link)
+        commands = [MULTI, SET, encode_command("INCR", "large"), encode_command("GET", "large")]
+        await link.send(*join_commands([*commands, EXEC, PING]))
+        assert large.received(6) == ANSWERS[:4], "EXEC's reply has an error in it"
+        replies = await link.read()
+        assert isinstance(replies[1], ResponseError)
+        assert replies[2] == LARGE
+        assert await link.read() == b"PONG"
+        # More than there is room for.
+        await link.send(*join_commands([*TRANSACTION, PING]))
+        assert large.received(6, large.room[: len(LARGE)]) == ANSWERS[:4]
+        assert [await link.read() for _ in range(2)] == [ANSWERS[4], b"PONG"]
+        # More than was asked for.
+        await link.send(*join_commands([*TRANSACTION, PING, PING]))
+        assert large.received(5) == ANSWERS
+        assert [await link.read() for _ in range(2)] == [b"PONG", b"PONG"]
+        # What the parser has comes first.
+        await link.send(PING + encode_command("ECHO", "before"))
+        assert await link.read() == b"PONG"
+        await link.send(*join_commands(TRANSACTION))
+        assert large.received(5) == []
+        assert [await link.read() for _ in range(6)] == [b"before", *ANSWERS]
 
 
-def test_a_silent_server_is_a_time_out(r, opened):
-    connection = opened()
-    connection._sock.settimeout(0.2)
-    redispy.send(connection, encode_command("BLPOP", "none", "0"))
-    with pytest.raises(redis.TimeoutError, match="^Timeout reading from "):
-        redispy.reply_reader(r.connection_pool)(connection)
-    assert connection._sock is not None, "the caller closes it"
+@in_a_loop
+async def test_messages_among_the_replies_are_the_parsers(r, valkey):
+    async with opened(THREADS, valkey, protocol=3) as link:
+        await link.send(encode_command("CLIENT", "TRACKING", "ON") + encode_command("GET", "x"))
+        assert [await link.read() for _ in range(2)] == [b"OK", None]
+        r.set("x", "another")
+        await link.send(*join_commands(TRANSACTION))
+        replies = LargeLink(link).received(5)
+        assert [*replies, *[await link.read() for _ in range(5 - len(replies))]] == ANSWERS
 
 
-def test_a_server_that_does_not_read_is_a_time_out(opened):
-    with PrivateServer() as server:
-        connection = opened(server.url)
-        # Now: the replies to what a connection begins with have all the time that they need.
-        connection._sock.settimeout(0.2)
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(redis.TimeoutError, match="^Timeout writing to socket$"):
-                redispy.send(connection, b"x" * 50_000_000)
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        assert connection._sock is None
+@in_a_loop
+async def test_half_a_string_is_no_reply(valkey):
+    with relayed(valkey, most=len(LARGE)) as url:
+        async with opened(THREADS, url) as link:
+            await link.send(*join_commands(TRANSACTION))
+            replies = []
+            with pytest.raises(redis.ConnectionError):
+                redispy.receive(link.connection, 5, LargeLink(link).room, replies)
+            assert replies == ANSWERS[:4]
 
 
-def test_a_closed_connection_is_an_error_of_the_connection(r, opened):
-    one, two = opened(), opened()
-    r.client_kill_filter(_type="normal", skipme=True)
-    with pytest.raises(redis.ConnectionError, match="^Connection closed by server.$"):
-        redispy.reply_reader(r.connection_pool)(one)
-    two._sock.shutdown(2)
-    with pytest.raises(redis.ConnectionError, match="^Error 32 while writing to socket. Broken"):
-        redispy.send(two, PING)
-    assert two._sock is None
+# -- messages, pools, Sentinel and clusters --------------------------------------------------------
 
 
-def test_an_interrupt_while_sending_closes_the_connection(opened):
-    connection = opened()
-
-    class Interrupted:
-        def __init__(self, sock):
-            self._sock = sock
-
-        def sendall(self, _data):
-            raise KeyboardInterrupt
-
-        def __getattr__(self, name):
-            return getattr(self._sock, name)
-
-    connection._sock = Interrupted(connection._sock)
-    with pytest.raises(KeyboardInterrupt):
-        redispy.send(connection, PING)
-    assert connection._sock is None
-
-
-def test_a_closed_connection_is_opened_by_the_next_command(r, connection):
-    redispy.close_quietly(connection)
-    redispy.send(connection, PING)
-    assert redispy.reply_reader(r.connection_pool)(connection) == b"PONG"
-
-    async def run():
-        path = r.connection_pool.connection_kwargs["path"]
-        async with redis.asyncio.Redis(unix_socket_path=path) as client:
-            made = await connections.async_get_connection(client.connection_pool)
-            await redispy.async_close_quietly(made)
-            await redispy.async_send(made, PING)
-            assert await redispy.async_reply_reader(client.connection_pool)(made) == b"PONG"
-            await connections.async_release(client.connection_pool, made)
-
-    asyncio.run(run())
-
-
-def test_a_connection_is_readable_when_something_came_or_it_was_closed(r, connection):
-    assert connections.is_usable(connection, 0.0)
-    redispy.send(connection, PING)
-    wait_until(lambda: not connections.is_usable(connection, 0.0))
-    assert redispy.reply_reader(r.connection_pool)(connection) == b"PONG"
-    assert connections.is_usable(connection, 0.0)
-    r.client_kill_filter(_type="normal", skipme=True)
-
-    def is_noticed():
-        try:
-            return not connections.is_usable(connection, 0.0)
-        except redis.ConnectionError:
-            return True
-
-    wait_until(is_noticed)
-
-
-@pytest.mark.skipif(int(redis.__version__.split(".")[0]) < 7, reason="marks came with redis-py 7")
-def test_a_connection_marked_for_a_reconnect_is_closed_by_its_release(r, connection):
-    assert not connections.is_marked(connection)
-    connection.mark_for_reconnect()
-    assert connections.is_marked(connection)
-    r.connection_pool.release(connection)
-    assert r.connection_pool.get_connection() is connection
-    assert not connections.is_marked(connection)
-
-
-def test_a_rotated_credential_is_used_at_the_release(r):
-    r.execute_command("ACL", "SETUSER", "rotated", "on", ">second", "~*", "&*", "+@all")
-    try:
-        made = r.connection_pool.get_connection()
-        assert not connections.is_marked(made)
-        made.set_re_auth_token(TOKEN)
-        assert connections.is_marked(made)
-        r.connection_pool.release(made)
-        assert not connections.is_marked(made)
-        redispy.send(made, encode_command("ACL", "WHOAMI"))
-        assert redispy.reply_reader(r.connection_pool)(made) == b"rotated"
-        redispy.close_quietly(made)
-    finally:
-        r.acl_deluser("rotated")
-
-
-def subscribed(client, channel="c"):
-    return dict(client.pubsub_numsub(channel))[channel.encode()] == 1
-
-
+@faces
 @pytest.mark.parametrize("options", [{}, {"protocol": 3, "decode_responses": True}], ids=str)
-def test_a_subscribed_connection_beside_the_pool(r, valkey, options):
-    with redis.Redis.from_url(valkey, max_connections=1, **options) as client:
-        pool = client.connection_pool
-        made = connections.open_connection(pool, 5.0)
-        redispy.send(made, encode_command("SUBSCRIBE", "c"))
-        read = partial(redispy.reply_reader(pool), made)
-        assert read()[0] == b"subscribe"
-        client.publish("c", "hello")
-        assert read() == [b"message", b"c", b"hello"]
-        redispy.set_read_timeout(made, 0.01)
-        with pytest.raises(redis.TimeoutError):
-            read()
-        redispy.set_read_timeout(made, LONG)
-        client.publish("c", "again")
-        assert read() == [b"message", b"c", b"again"]
-        # Two in one packet, each longer than a read.
-        long = "x" * 10_000
-        with client.pipeline(transaction=False) as pipeline:
-            pipeline.publish("c", long).publish("c", "last").execute()
-        assert read() == [b"message", b"c", long.encode()]
-        assert read() == [b"message", b"c", b"last"]
-        redispy.send(made, encode_command("GET", "c"))
-        with pytest.raises(ResponseError):
-            read()
-        r.client_kill_filter(_type="pubsub")
-        with pytest.raises((redis.ConnectionError, OSError)):
-            read()
-        redispy.close_quietly(made)
-        wait_until(lambda: not subscribed(r))
+@in_a_loop
+async def test_a_subscribed_connection_beside_the_pool(r, valkey, face, options):
+    client = face.client.from_url(valkey, max_connections=1, **options)
+    if face is THREADS:
+        made = connections.open_connection(client.connection_pool, 5.0)
+    else:
+        made = await connections.async_open_connection(client.connection_pool)
 
+    async def read(seconds=LONG):
+        if face is ASYNCIO:
+            return await redispy.async_read_push(made, seconds)
+        redispy.set_read_timeout(made, seconds)
+        try:
+            return redispy.reply_reader(client.connection_pool)(made)
+        except redis.TimeoutError:
+            return None
 
-@pytest.mark.parametrize("options", [{}, {"protocol": 3, "decode_responses": True}], ids=str)
-def test_a_subscribed_connection_of_asyncio(r, valkey, options):
-    async def run():
-        async with redis.asyncio.Redis.from_url(valkey, max_connections=1, **options) as client:
-            made = await connections.async_open_connection(client.connection_pool)
-            await redispy.async_send(made, encode_command("SUBSCRIBE", "c"))
-            assert (await redispy.async_read_push(made))[0] == b"subscribe"
-            await client.publish("c", "hello")
-            assert await redispy.async_read_push(made, LONG) == [b"message", b"c", b"hello"]
-            assert await redispy.async_read_push(made, 0.01) is None
-            await client.publish("c", "again")
-            assert await redispy.async_read_push(made, LONG) == [b"message", b"c", b"again"]
-            await redispy.async_close_quietly(made)
-
-    asyncio.run(run())
-    wait_until(lambda: not subscribed(r))
+    await awaited(face.send(made, encode_command("SUBSCRIBE", "c")))
+    assert (await read())[0] == b"subscribe"
+    await awaited(client.publish("c", "hello"))
+    assert await read() == [b"message", b"c", b"hello"]
+    assert await read(0.01) is None
+    # Two in one packet, each longer than a read.
+    long = "x" * 10_000
+    with r.pipeline(transaction=False) as pipeline:
+        pipeline.publish("c", long).publish("c", "last").execute()
+    assert await read() == [b"message", b"c", long.encode()]
+    assert await read() == [b"message", b"c", b"last"]
+    r.client_kill_filter(_type="pubsub")
+    with pytest.raises((redis.ConnectionError, OSError)):
+        await read()
+    await awaited(face.close(made))
+    wait_until(lambda: not dict(r.pubsub_numsub("c"))[b"c"])
+    await awaited(client.connection_pool.disconnect())
 
 
 def test_pools_say_how_many_connections_they_may_have():
-    few, waits = redis.Redis(max_connections=3), redis.BlockingConnectionPool()
-    assert connections.max_connections(few.connection_pool, 16) == 3
-    assert (
-        connections.max_connections(redis.asyncio.Redis(max_connections=3).connection_pool, 16) == 3
-    )
-    assert connections.may_keep_one(redis.Redis().connection_pool)
-    assert not connections.may_keep_one(few.connection_pool)
-    assert not connections.may_keep_one(waits)
+    for face in (THREADS, ASYNCIO):
+        few = face.client(max_connections=3).connection_pool
+        assert connections.max_connections(few, 16) == 3
+        assert connections.may_keep_one(face.client().connection_pool)
+        assert not connections.may_keep_one(few)
+    assert not connections.may_keep_one(redis.BlockingConnectionPool())
     assert not connections.may_keep_one(None)
 
 
-def test_a_blocking_pool_of_asyncio_waits_in_its_release(valkey):
-    async def run():
-        pool = redis.asyncio.BlockingConnectionPool.from_url(valkey, max_connections=1)
-        made = await connections.async_get_connection(pool)
-        await pool._condition.acquire()
-        release = asyncio.create_task(connections.async_release(pool, made))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not release.done()
-        pool._condition.release()
-        await release
-        await pool.disconnect()
-
-    asyncio.run(run())
+@in_a_loop
+async def test_a_blocking_pool_of_asyncio_waits_in_its_release(valkey):
+    pool = redis.asyncio.BlockingConnectionPool.from_url(valkey, max_connections=1)
+    made = await connections.async_get_connection(pool)
+    await pool._condition.acquire()
+    release = asyncio.create_task(connections.async_release(pool, made))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not release.done()
+    pool._condition.release()
+    await release
+    await pool.disconnect()
 
 
-def is_known(watching):
-    try:
-        return bool(watching.discover_master("mymaster"))
-    except redis.ConnectionError:
-        return False
-
-
-def test_the_reply_of_a_replica_is_a_reply_although_sentinel_is_asked():
+@faces
+@in_a_loop
+async def test_the_reply_of_a_replica_is_a_reply_although_sentinel_is_asked(face):
     binary = servers.require_server("valkey")
     with (
         PrivateServer(binary=binary, port=servers.low_port()) as server,
         servers.sentinel(binary, "mymaster", server.port) as port,
         redis.Redis(port=server.port) as admin,
     ):
-        watching = redis.sentinel.Sentinel([("127.0.0.1", port)], socket_timeout=LONG)
-        wait_until(lambda: is_known(watching))
+
+        def is_known():
+            with contextlib.suppress(redis.ConnectionError):
+                return redis.sentinel.Sentinel([("127.0.0.1", port)]).discover_master("mymaster")
+
+        wait_until(is_known)
+        watching = face.sentinel([("127.0.0.1", port)], socket_timeout=LONG)
         pool = watching.master_for("mymaster").connection_pool
         assert hasattr(pool, "sentinel_manager")
         assert not hasattr(admin.connection_pool, "sentinel_manager")
         assert not connections.may_keep_one(pool)
-        made = pool.get_connection()
-
-        async def run():
-            watching = redis.asyncio.sentinel.Sentinel([("127.0.0.1", port)], socket_timeout=LONG)
-            source = watching.master_for("mymaster").connection_pool
-            assert hasattr(source, "sentinel_manager")
-            made = await connections.async_get_connection(source)
-            admin.replicaof("127.0.0.1", port)
-            await redispy.async_send(made, encode_command("SET", "a", "1") + PING)
-            with pytest.raises(ReadOnlyError):
-                await redispy.async_reply_reader(source)(made)
-            assert await redispy.async_reply_reader(source)(made) == b"PONG"
-            await redispy.async_close_quietly(made)
-
-        asyncio.run(run())
-        redispy.send(made, encode_command("SET", "a", "1") + PING)
+        made = await awaited(face.get(pool))
+        admin.replicaof("127.0.0.1", port)
+        await awaited(face.send(made, encode_command("SET", "a", "1") + PING))
         with pytest.raises(ReadOnlyError):
-            redispy.reply_reader(pool)(made)
-        assert redispy.reply_reader(pool)(made) == b"PONG"
-        redispy.close_quietly(made)
+            await awaited(face.reader(pool)(made))
+        assert await awaited(face.reader(pool)(made)) == b"PONG"
+        await awaited(face.close(made))
 
 
-def test_the_servers_of_a_cluster(nodes):
-    first, second = (port_of(node.connection_pool) for node in nodes)
-    with redis.RedisCluster(host="127.0.0.1", port=first) as cluster:
-        assert connections.own_pool(cluster) is None
-        slot = nodes[0].execute_command("CLUSTER", "KEYSLOT", "{a}b")
-        assert cluster_map.slot_of("{a}b") == cluster_map.slot_of("a") == slot
-        assert port_of(cluster_map.source_of_key(cluster, "a")) == first
-        assert port_of(cluster_map.source_of_address(cluster, "127.0.0.1", first)) == first
-        assert cluster_map.source_of_address(cluster, "127.0.0.1", 1) is None
-        try:
-            hand_over(nodes, slot, nodes[1])
-            cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
-            assert port_of(cluster_map.source_of_key(cluster, "a")) == second
-            cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
-            assert port_of(cluster_map.source_of_key(cluster, "a")) == first
-            cluster.nodes_manager.initialize()
-            assert port_of(cluster_map.source_of_key(cluster, "a")) == second
-            made = cluster_map.source_of_key(cluster, "a").get_connection()
-            redispy.send(made, encode_command("SET", "a", "1"))
-            assert redispy.reply_reader(None)(made) == b"OK"
-            cluster_map.source_of_key(cluster, "a").release(made)
-        finally:
-            nodes[1].flushall()
-            hand_over(nodes, slot, nodes[0])
+def port_of(source):
+    return int(source.connection_kwargs["port"])
 
 
-def test_the_servers_of_a_cluster_for_asyncio(nodes):
-    first, second = (port_of(node.connection_pool) for node in nodes)
+@faces
+@in_a_loop
+async def test_the_servers_of_a_cluster(cluster, nodes, face):
+    cluster.set("{a}b", "1")
+    move = servers.Move(cluster, nodes, "a")
+    old, new = (port_of(node.connection_pool) for node in (move.old, move.new))
     slot = cluster_map.slot_of("a")
-
-    async def run():
-        async with redis.asyncio.RedisCluster(host="127.0.0.1", port=first) as cluster:
-            await cluster.initialize()
-            source = cluster.get_node_from_key("a")
-            assert port_of(source) == first
-            assert connections.max_connections(source, 16) > 16
-            assert cluster_map.async_source_of_address(cluster, "127.0.0.1", first) is source
-            assert cluster_map.async_source_of_address(cluster, "127.0.0.1", 1) is None
-            hand_over(nodes, slot, nodes[1])
-            await cluster_map.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
-            assert port_of(cluster.get_node_from_key("a")) == second
-            await cluster_map.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
-            assert port_of(cluster.get_node_from_key("a")) == first
-            assert cluster_map.async_source_of_address(cluster, "", first) is None
-            await cluster.nodes_manager.initialize()
-            source = cluster.get_node_from_key("a")
-            assert port_of(source) == second
-            made = await connections.async_get_connection(source)
-            await redispy.async_send(made, encode_command("SET", "a", "1"))
-            assert await redispy.async_reply_reader(source)(made) == b"OK"
-            await connections.async_release(source, made)
-            # The node has had one more, for what the client asked itself.
-            taken = [await connections.async_get_connection(source) for _ in range(2)]
-            assert made in taken
-            for each in taken:
-                await connections.async_release(source, each)
-
-    try:
-        asyncio.run(run())
-    finally:
-        nodes[1].flushall()
-        hand_over(nodes, slot, nodes[0])
+    assert slot == cluster_map.slot_of("{a}b") == cluster.keyslot("a")
+    client = face.cluster(host="127.0.0.1", port=old)
+    if face is ASYNCIO:
+        await client.initialize()
+    assert connections.own_pool(client) is None
+    assert port_of(face.source_of_key(client, "a")) == old
+    assert port_of(face.source_of_address(client, "127.0.0.1", new)) == new
+    assert face.source_of_address(client, "127.0.0.1", 1) is None
+    assert face.source_of_address(client, "", old) is None
+    assert connections.max_connections(face.source_of_key(client, "a"), 16) > 16
+    for port in (new, old):
+        await awaited(face.note_moved(client, MovedError(f"{slot} 127.0.0.1:{port}")))
+        assert port_of(face.source_of_key(client, "a")) == port
+    move.begin()
+    move.finish()
+    await awaited(client.nodes_manager.initialize())
+    source = face.source_of_key(client, "a")
+    assert port_of(source) == new
+    made = await awaited(face.get(source))
+    await awaited(face.send(made, encode_command("GET", "{a}b")))
+    assert await awaited(face.reader(None)(made)) == b"1"
+    await awaited(face.release(source, made))
+    await awaited(client.aclose() if face is ASYNCIO else client.close())

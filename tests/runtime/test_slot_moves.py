@@ -17,6 +17,7 @@ import servers
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import TryAgainError
 from slot_moves import SlotMover
+from strategies import STRATEGIES
 
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, ClaimState, Lock, LockStrategy
 from bloomlock.keys import FilterKeys
@@ -161,10 +162,7 @@ def is_rebuilt(client):
 
 
 USES = {
-    "plain": is_plain,
-    "transaction": partial(is_plain, strategy="transaction"),
-    "lock": partial(is_plain, strategy="lock"),
-    "native": partial(is_plain, strategy="native"),
+    **{strategy: partial(is_plain, strategy=strategy) for strategy in STRATEGIES},
     "claims and discards": has_claims_and_discards,
     "window": goes_by_a_window,
     "grown": grows,
@@ -199,6 +197,10 @@ def test_slots_move_between_the_requests_of_asyncio(nodes, cluster, half, seed):
     async def run():
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port_of(nodes[1]))
         made = await AsyncBloomFilter("m", CAPACITY, RATE, client=client, shards=SHARDS)
+        opened = {
+            strategy: await AsyncBloomFilter.open("m", client=client, strategy=strategy)
+            for strategy in ("transaction", "lock")
+        }
         for number, slot in enumerate(moves.mover.slots):
             mine = [f"{number} {item}" for item in ITEMS]
             moves.begin(slot)
@@ -207,6 +209,9 @@ def test_slots_move_between_the_requests_of_asyncio(nodes, cluster, half, seed):
             assert await made.add_many(mine) == [False] * 50 + [True] * 150
             assert await made.exists_many([*mine, "no"]) == [True] * 200 + [False]
             moves.end()
+            for strategy, other in opened.items():
+                # The first of them finds the slot at its new server.
+                assert await other.add_many([f"{strategy} {item}" for item in mine]) == [True] * 200
             assert all(await made.exists_many(mine))
             async with await made.claim(f"claimed {number}") as claim:
                 assert claim.state is ClaimState.NEW

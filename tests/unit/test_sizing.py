@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomlock import MemoryBloomFilter
-from bloomlock.bitmaps import rows_missing, set_rows
 from bloomlock.compiled import core
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import Hasher
@@ -34,6 +33,7 @@ from bloomlock.sizing import (
     whole_collisions,
 )
 from bloomlock.spec import RequestedSpec
+from bloomlock.strategies.bitmap import rows_missing, set_rows
 
 needs_core = pytest.mark.skipif(core is None, reason="digests without items are placed in C alone")
 FEWEST = {"usual_bits": MAX_SHARD_BITS}
