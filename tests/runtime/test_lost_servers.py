@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 import redis.asyncio
+from contract.backends import FILTERS, Place
 from lock_tools import CancelledAt
 from private import PrivateServer
 from proxy import Proxy
@@ -43,39 +44,51 @@ def endpoint():
         yield proxy.url, fail_over
 
 
-@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction"])
-def test_a_demoted_master_is_left_after_one_refusal(endpoint, strategy):
+@pytest.fixture
+def make():
+    """Make a filter of a backend of the contracts."""
+    with contextlib.ExitStack() as stack:
+        yield lambda backend, url, **more: Place(FILTERS[backend], url, stack).make(**more)
+
+
+@pytest.mark.parametrize("backend", ["atomic", "lua", "transaction", "asyncio"])
+def test_a_demoted_master_is_left_after_one_refusal(endpoint, make, backend):
+    url, fail_over = endpoint
+    made = make(backend, url, on_lost="recreate")
+    assert made.add("a")
+    fail_over()
+    with pytest.raises(ReadOnlyError):
+        made.add("b")
+    assert made.add_many(["b", "c"]) == [True, True]
+
+
+def test_the_connections_that_other_threads_had_are_left_too(endpoint):
     url, fail_over = endpoint
     with redis.Redis.from_url(url) as client:
-        options = {"on_lost": "recreate", "strategy": strategy}
-        made = BloomFilter("x", 1000, client=client, **options)
-        others = [client.connection_pool.get_connection() for _ in range(3)]
-        for each in others:
+        made = BloomFilter("x", 1000, client=client, on_lost="recreate")
+        for each in [client.connection_pool.get_connection() for _ in range(3)]:
             client.connection_pool.release(each)
-        assert made.add("a")
         fail_over()
         with pytest.raises(ReadOnlyError):
             made.add("b")
-        # Nor are the connections used that other threads had.
         threads_for(client).close()
         used = client.connection_pool.get_connection()
         assert made.add_many(["b", "c"]) == [True, True]
         client.connection_pool.release(used)
 
 
-def test_a_demoted_master_is_left_in_asyncio(endpoint):
+@pytest.mark.parametrize("backend", ["atomic", "asyncio"])
+def test_a_read_notices_a_demoted_master_and_asks_the_new_one(endpoint, make, backend, monkeypatch):
+    for face in ("_sync", "_async"):
+        monkeypatch.setattr(f"bloomlock.runtime.{face}.exchange.ROLE_SECONDS", 0.0)
     url, fail_over = endpoint
-
-    async def run():
-        async with redis.asyncio.Redis.from_url(url) as client:
-            made = await AsyncBloomFilter("x", 1000, client=client, on_lost="recreate")
-            assert all(await asyncio.gather(*(made.add_many([str(n)]) for n in range(5))))
-            fail_over()
-            with pytest.raises(ReadOnlyError):
-                await made.add("b")
-            assert await made.add_many(["b", "c"]) == [True, True]
-
-    asyncio.run(run())
+    made = make(backend, url, on_lost="recreate")
+    assert made.add("a")
+    assert made.exists("a")
+    fail_over()
+    # The replica that the old master became would say that it is there.
+    assert not made.exists("a")
+    assert made.exists_many(["a", "b"]) == [False, False]
 
 
 async def until_done(awaited):
@@ -131,35 +144,6 @@ def test_nothing_is_sent_again_after_a_cancellation_that_was_swallowed(valkey, m
     asyncio.run(run())
 
 
-def test_a_read_notices_a_demoted_master_and_asks_the_new_one(endpoint, monkeypatch):
-    monkeypatch.setattr("bloomlock.runtime._sync.exchange.ROLE_SECONDS", 0.0)
-    url, fail_over = endpoint
-    with redis.Redis.from_url(url) as client:
-        made = BloomFilter("x", 1000, client=client, on_lost="recreate")
-        assert made.add("a")
-        assert made.exists("a")
-        fail_over()
-        # The replica that the old master became would say that it is there.
-        assert not made.exists("a")
-        assert made.exists_many(["a", "b"]) == [False, False]
-
-
-def test_a_read_of_asyncio_notices_a_demoted_master(endpoint, monkeypatch):
-    monkeypatch.setattr("bloomlock.runtime._async.exchange.ROLE_SECONDS", 0.0)
-    url, fail_over = endpoint
-
-    async def run():
-        async with redis.asyncio.Redis.from_url(url) as client:
-            made = await AsyncBloomFilter("x", 1000, client=client, on_lost="recreate")
-            assert await made.add("a")
-            assert await made.exists_many(["a", "b"]) == [True, False]
-            fail_over()
-            assert await made.exists_many(["a", "b"]) == [False, False]
-            assert not await made.exists("a")
-
-    asyncio.run(run())
-
-
 def test_a_demoted_master_that_the_address_still_names_answers_no_read(monkeypatch):
     monkeypatch.setattr("bloomlock.runtime._sync.exchange.ROLE_SECONDS", 0.0)
     with (
@@ -178,3 +162,16 @@ def test_a_demoted_master_that_the_address_still_names_answers_no_read(monkeypat
         client.replicaof("127.0.0.1", new.port)
         with pytest.raises(ReadOnlyError, match="was the master and is a replica now"):
             made.exists("a")
+
+
+def test_an_add_after_the_server_closed_an_idle_connection_is_sent_on_another(r, valkey):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            made = await AsyncBloomFilter("x", 1000, client=client)
+            assert await made.add("a")
+            # Nothing is awaited here, so the loop does not read that the connection was closed.
+            r.client_kill_filter(_type="normal", skipme=True)
+            wait_until(lambda: len(r.client_list(_type="normal")) == 1)
+            return await made.add("b"), await made.add("b")
+
+    assert asyncio.run(run()) == (True, False)

@@ -52,30 +52,20 @@ def growth() -> None:
 def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     pages = BloomFilter("pages", capacity=1000)
     BloomFilter("pages", 1000, 0.01, client=client, strategy="lua", seeds=[1, 2], on_full="raise")
-    BloomFilter("pages", 1000, num_hashes=5)
     BloomFilter("pages", 1000, optimize="speed")
     BloomFilter("pages", 1000, optimize="size")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, num_hash=5)  # type: ignore[call-arg]
-    BloomFilter("pages", 1000, key=True)
     BloomFilter.open("pages", key="a secret of 16 bytes or more")
     BloomFilter("pages", 1000, near_cache=NearCache(1000, max_staleness=0.5))
     BloomFilter("pages", 1000, near_cache="all")  # type: ignore[arg-type]
-    BloomFilter.open("pages", near_cache=NearCache(1000, 2))
     BloomFilter("pages", 1000, client=cluster, on_lost="recreate", on_unknown="new", shards=2)
     assert_type(BloomFilter.open("pages", client="redis://localhost"), BloomFilter)
     assert_type(pages.add("a"), bool)
-    assert_type(pages.exists(b"a"), bool)
-    assert_type("a" in pages, bool)
     assert_type(pages.add_many(["a", b"b"]), list[bool])
     assert_type(pages.add_each(["a"]), Iterator[tuple[str, bool]])
     assert_type(pages.exists_many(x for x in "ab"), list[bool])
-    assert_type(pages.update({"a"}), None)
-    assert_type(len(pages), int)
-    assert_type(pages.count(), int)
     assert_type(pages.info(), FilterInfo)
     assert_type(pages.copy("other"), BloomFilter)
-    assert_type(pages.delete(), bool)
-    assert_type(pages.seeds, tuple[int, ...] | None)
     with pages as same:
         assert_type(same, BloomFilter)
     try:
@@ -87,23 +77,17 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     pages.add_many([5])  # type: ignore[list-item]
     BloomFilter("pages", "1000")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, on_full="explode")  # type: ignore[arg-type]
-    BloomFilter("pages", 1000, on_lost="ignore")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, client=5)  # type: ignore[arg-type]
 
 
 def wholes(pages: BloomFilter) -> None:
     assert_type(pages.union_update(pages, progress=print), None)
     assert_type(pages.expire(timedelta(days=1)), None)
-    assert_type(pages.persist(), None)
     assert_type(pages.rename("other"), BloomFilter)
-    assert_type(bloomlock.catalog.rename_filter("x", "y"), None)
-    assert_type(pages.ttl(), float | None)
     BloomFilter("pages", 1000, window=Window(timedelta(days=7), slices=6, refresh=True))
-    BloomFilter("pages", 1000, window=60.0)
     BloomFilter.open("pages", refresh=True)
     BloomFilter("pages", 1000, window="7d")  # type: ignore[arg-type]
     assert_type(pages.window, timedelta | None)
-    assert_type(pages.slices, int | None)
     pages.update(pages)
     pages |= pages
 
@@ -120,13 +104,10 @@ def to_files(pages: BloomFilter, client: redis.Redis) -> None:
 def forgetting(pages: BloomFilter, async_pages: AsyncBloomFilter) -> None:
     assert_type(pages.discard("a"), bool)
     assert_type(pages.discard_many(["a", b"b"]), list[bool])
-    assert_type(pages.remove(b"a"), None)
     pages.discard(5)  # type: ignore[arg-type]
 
     async def main() -> None:
         assert_type(await async_pages.discard("a"), bool)
-        assert_type(await async_pages.discard_many(["a", b"b"]), list[bool])
-        assert_type(await async_pages.remove(b"a"), None)
 
 
 def claims(pages: BloomFilter, async_pages: AsyncBloomFilter) -> None:
@@ -175,18 +156,11 @@ def in_process() -> None:
     assert_type(pages.add(b"a"), bool)
     assert_type("a" in pages, bool)
     assert_type(pages.add_many(["a", b"b"]), list[bool])
-    assert_type(pages.exists_many(iter(["a"])), list[bool])
     pages.update(pages.copy())
-    pages.update({"a"})
-    pages |= MemoryBloomFilter(1000, seeds=range(4))
     assert_type(pages | pages, MemoryBloomFilter)
     assert_type(MemoryBloomFilter.like(pages), MemoryBloomFilter)
-    assert_type(BloomFilter("pages", 1000).cleared, bool)
-    pages.save("seen")
     assert_type(MemoryBloomFilter.load(Path("seen"), key="secret"), MemoryBloomFilter)
     assert_type(pages.info(), FilterInfo)
-    assert_type(len(pages), int)
-    assert_type(pages.fill_ratio, float)
     MemoryBloomFilter.load("seen", on_full="grow")  # type: ignore[arg-type]
     pages.add(3)  # type: ignore[arg-type]
 
@@ -196,14 +170,10 @@ async def tasks(client: redis.asyncio.Redis) -> None:
     assert_type(pages, AsyncBloomFilter)
     assert_type(await AsyncBloomFilter.open("pages"), AsyncBloomFilter)
     assert_type(await pages.add("a"), bool)
-    assert_type(await pages.exists("a"), bool)
     assert_type(await pages.add_many(["a"]), list[bool])
     assert_type(pages.add_each([b"a"], batch_size=10), AsyncIterator[tuple[bytes, bool]])
-    assert_type(await pages.update(["a"]), None)
     assert_type(await bloomlock.catalog.async_list_filters(client="redis://x"), list[str])
-    assert_type(await bloomlock.catalog.async_delete_filter("x"), bool)
     assert_type(bloomlock.plan(10**9, 1e-6, items_per_s=1e5).servers, int)
-    assert_type(await pages.info(), FilterInfo)
     async with pages as same:
         assert_type(same, AsyncBloomFilter)
 
@@ -212,24 +182,9 @@ def locks(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     lock = Lock("job", client=client, timeout=10, blocking_timeout=5, sleep=0.1)
     Lock("job", cluster, 30.0, renew=False, max_hold=60, on_lost=print, replicas=1)
     Lock("job", thread_local=False, observer=note, prefix="mine:", raise_on_release_error=False)
-    assert_type(lock.acquire(), bool)
-    assert_type(lock.acquire(False), bool)
     assert_type(lock.acquire(True, 0.5), bool)
     assert_type(lock.acquire(blocking_timeout=5, sleep=0.1), bool)
-    assert_type(lock.locked(), bool)
-    assert_type(lock.owned(), bool)
-    assert_type(lock.remaining(), float)
-    assert_type(lock.fence, int | None)
-    assert_type(lock.token, str | None)
     assert_type(lock.lost, threading.Event)
-    assert_type(lock.key, str)
-    assert_type(lock.name, str)
-    assert_type(lock.ttl, float)
-    lock.extend(5)
-    lock.extend()
-    lock.reacquire()
-    lock.check()
-    lock.close()
     with lock as same:
         assert_type(same, Lock)
     with FairLock("job") as fair:
@@ -239,7 +194,8 @@ def locks(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     both = ReadWriteLock("job", client=client, max_hold=5)
     with both.read, both.write as writing:
         assert_type(writing, Lock)
-    with Redlock("job", clients=[client, "redis://other"], server_timeout=0.1) as most:
+    as_lock: Lock = Redlock("job", [client, cluster, "redis://c"], server_timeout=0.1, ttl=10)
+    with as_lock, Redlock("job", clients=[client], longest_ttl=60) as most:
         assert_type(most, Redlock)
 
 
@@ -267,21 +223,19 @@ def mistakes(lock: Lock) -> None:
     Lock("job", client=5)  # type: ignore[arg-type]
     Lock("job", ttl="30")  # type: ignore[arg-type]
     Lock("job", renew="yes")  # type: ignore[arg-type]
-    Lock("job", unknown=5)  # type: ignore[call-arg]
     Lock("job", observer=print_number)  # type: ignore[arg-type]
     Lock("job", client=redis.asyncio.Redis())  # type: ignore[arg-type]
     AsyncLock("job", client=redis.Redis())  # type: ignore[arg-type]
-    ReentrantLock("job", replicas="1")  # type: ignore[arg-type]
+    Redlock("job")  # type: ignore[call-arg]
+    Redlock("job", redis.Redis())  # type: ignore[arg-type]
+    Redlock("job", [], replicas=1)  # type: ignore[call-arg]
+    AsyncRedlock("job", [redis.Redis()])  # type: ignore[list-item]
     ReadWriteLock("job", unknown=5)  # type: ignore[call-arg]
     lock.acquire("yes")  # type: ignore[arg-type]
-    lock.extend("5")  # type: ignore[arg-type]
 
 
 def note(event: LockEvent) -> None:
-    assert_type(event.name, str)
     assert_type(event.fence, int | None)
-    assert_type(event.seconds, float)
-    assert_type(event.error, str | None)
     if event.kind == "gone":  # type: ignore[comparison-overlap]
         pass
 
@@ -292,17 +246,9 @@ def print_number(number: int) -> None:
 
 async def waiting(client: redis.asyncio.Redis) -> None:
     lock = AsyncLock("job", client=client, ttl=10, observer=note, on_lost=print)
-    assert_type(await lock.acquire(), bool)
     assert_type(await lock.acquire(blocking_timeout=5), bool)
-    assert_type(await lock.locked(), bool)
-    assert_type(await lock.owned(), bool)
-    assert_type(lock.remaining(), float)
     assert_type(lock.fence, int | None)
     assert_type(lock.lost, asyncio.Event)
-    await lock.extend(5)
-    await lock.reacquire()
-    await lock.release()
-    await lock.close()
     async with lock as same:
         assert_type(same, AsyncLock)
     async with AsyncFairLock("job") as fair, AsyncReentrantLock("job") as mine:
