@@ -80,7 +80,8 @@ _SAME_CHANGES = {"changes": NOT_TESTED}
 """The whole filter is created, cleared and copied by the same steps as with strategy atomic."""
 _SCRIPTED = "strategy must be 'atomic' or 'lua' for"
 _EXTRAS = dict.fromkeys(
-    ("discard", "to_memory", "rebuild", "claims", "run_script", "route"), _SCRIPTED
+    ("discard", "to_memory", "from memory", "union", "rebuild", "claims", "run_script", "route"),
+    _SCRIPTED,
 )
 """What the extras of a filter need is a script."""
 _NO_BITS = dict.fromkeys(("to_memory", "rebuild", "route"), "not possible with")
@@ -175,6 +176,8 @@ ATTEMPTS: dict[str, Any] = {
     "claims": lambda place: place.make().claim("a"),
     "run_script": lambda place: place.make().run_script("return 1"),
     "to_memory": lambda place: place.make().to_memory(),
+    "from memory": lambda place: place.make().update(MemoryBloomFilter(2000)),
+    "union": lambda place: place.make().update(place.other()),
     "copy": lambda place: place.make().copy("y"),
     "rebuild": lambda place: place.make().rebuild(["a"], capacity=9000),
     "copy_to": lambda place: place.make().copy_to(place.address, "copied"),

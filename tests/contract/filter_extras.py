@@ -237,19 +237,6 @@ class ExtrasContract:
         other.add("kept")
         assert made.rename("y").exists_many(["kept", *ITEMS]) == [True] + [False] * 60
 
-    @needs("copy", "copy_to", "discard")
-    def test_a_copy_and_a_file_have_discarded_what_their_source_has(self, place, tmp_path):
-        made = place.make()
-        made.update(ITEMS)
-        made.discard_many(ITEMS[:9])
-        place.open().export_file(tmp_path / "x.bloom")
-        imported = BloomFilter.import_file("imported", tmp_path / "x.bloom", client=place.r)
-        for other in (made.copy("copied"), made.copy_to(place.address, "sent"), imported):
-            assert other.exists_many(ITEMS) == [False] * 9 + [True] * 51
-            assert other.add("item 0") is True
-            assert other.discard("item 20") is True
-        assert made.exists_many(ITEMS) == [False] * 9 + [True] * 51
-
     @needs("export")
     def test_a_file_makes_the_filter_again_and_replaces_one_only_where_asked(self, place, tmp_path):
         made = place.make()
@@ -271,22 +258,6 @@ class ExtrasContract:
         with pytest.raises(ConfigurationError):
             BloomFilter.import_file("cut", tmp_path / "x.bloom", client=place.r)
         assert not place.r.keys("*{cut*")
-
-    @needs("copy_to")
-    def test_a_filter_is_copied_to_another_server(self, place, all_servers):
-        url = all_servers.url("valkey", bloom=False)
-        with redis.Redis.from_url(url) as there:
-            if place.address != url:
-                there.flushall()
-            made = place.make()
-            made.update(ITEMS)
-            copied = made.copy_to(url, "copied")
-            assert copied.exists_many([*ITEMS, "no"]) == [True] * 60 + [False]
-            assert copied.add("only there") is True
-            assert made.exists("only there") is False
-            with pytest.raises(ValueError, match="taken|exists"):
-                made.copy_to(url, "copied")
-            copied.delete()
 
     @needs("rename")
     def test_a_renamed_filter_is_found_under_the_new_name_alone(self, place):

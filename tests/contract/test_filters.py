@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 import servers
+from contract.backends import FILTERS
 from contract.filter_contract import FilterContract
 from contract.filter_kinds import AsyncContract, GrowthContract, WindowContract
 from moved_clock import stopped_server
@@ -39,61 +40,14 @@ def clocked_server(tmp_path_factory):
         yield find
 
 
-class TestAtomic(FilterContract):
-    backend = "atomic"
-
-
-class TestLua(FilterContract):
-    backend = "lua"
-
-
-class TestTransaction(FilterContract):
-    backend = "transaction"
-
-
-class TestPipeline(FilterContract):
-    backend = "pipeline"
-
-
-class TestLock(FilterContract):
-    backend = "lock"
-
-
-class TestNative(FilterContract):
-    backend = "native"
-
-
-class TestWindow(WindowContract, FilterContract):
-    backend = "window"
-
-
-class TestGrowth(GrowthContract, FilterContract):
-    backend = "growth"
-
-
-class TestDiscards(FilterContract):
-    backend = "discards"
-
-
-class TestMemory(FilterContract):
-    backend = "memory"
-
-
-class TestAsyncio(AsyncContract, FilterContract):
-    backend = "asyncio"
-
-
-class TestAsyncioWindow(AsyncContract, WindowContract, FilterContract):
-    backend = "asyncio window"
-
-
-class TestCluster(FilterContract):
-    backend = "cluster"
-
-
-class TestOldest(FilterContract):
-    backend = "oldest"
-
-
-class TestNewest(FilterContract):
-    backend = "newest"
+OF_KINDS = {
+    "window": (WindowContract,),
+    "growth": (GrowthContract,),
+    "asyncio": (AsyncContract,),
+    "asyncio window": (AsyncContract, WindowContract),
+}
+for backend in FILTERS:
+    # One class for each: TestAtomic, TestAsyncioWindow.
+    title = f"Test{backend.title().replace(' ', '')}"
+    bases = (*OF_KINDS.get(backend, ()), FilterContract)
+    globals()[title] = type(title, bases, {"backend": backend, "__module__": __name__})

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+from collections import Counter
 
 import pytest
+import redis
+import redis.asyncio
 from lock_tools import commands_so_far, other_tasks
-from strategies import STRATEGIES
+from strategies import STRATEGIES, maker_of
 
-from bloomlock import AsyncBloomFilter
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.errors import CapacityError, FilterLostError, OutcomeUnknownError
 from bloomlock.filters import coalescing
+from bloomlock.strategies.lock import UPDATE
+
+UPDATES = {"BITFIELD", "EVALSHA", "EXEC", "SETBIT", "BF.INSERT"}
 
 
 def filter_at(url, **options):
@@ -126,3 +134,149 @@ def test_first_uses_at_the_same_time_connect_once(r, valkey):
         await made.close()
 
     asyncio.run(run())
+
+
+# -- calls that share a round trip which fails ---------------------------------------------------
+
+
+async def told(*calls):
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def check_own_errors(errors, kind):
+    """Each is an error of one call, and of that call alone."""
+    assert len({id(error) for error in errors}) == len(errors)
+    for error in errors:
+        assert type(error) is kind
+        assert len(getattr(error, "results", ())) <= 1
+        assert not getattr(error, "__notes__", ())
+        depth, trace = 0, error.__traceback__
+        while trace is not None:
+            depth, trace = depth + 1, trace.tb_next
+        assert depth < 30
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("verdict", ["before", "after"])
+def test_a_lost_reply_is_unknown_to_those_whom_it_concerned(r, proxy, strategy, verdict):
+    # With locks none goes alone, and whatever is no update may be repeated.
+    number = 1 if strategy == "lock" else 2
+
+    async def run():
+        async with filter_at(proxy.url, strategy=strategy) as made:
+            await made.add("seen")
+            count = Counter()
+
+            def judge(name, _number):
+                is_update = name in UPDATES
+                if strategy == "lock":
+                    is_update = UPDATE.digest.encode() in proxy.command
+                count[is_update] += 1
+                return verdict if is_update and count[True] == number else "pass"
+
+            proxy.judge = judge
+            items = [f"item {n}" for n in range(50)]
+            answers = await told(*map(made.add, items))
+            unknown = [error for error in answers if error is not True]
+            assert unknown
+            check_own_errors(unknown, OutcomeUnknownError)
+            assert all(error.results == [None] for error in unknown)
+            assert all("when an item was added" in str(error) for error in unknown)
+            assert all(isinstance(error.__cause__, redis.ConnectionError) for error in unknown)
+            known = [item for item, new in zip(items, answers, strict=True) if new is True]
+            assert all(await made.exists_many(known))
+
+    asyncio.run(run())
+
+
+def test_each_part_of_a_batch_has_its_own_fate(r, proxy, monkeypatch):
+    """What was answered is told, what was cut off is unknown, what was never sent is sent next."""
+    monkeypatch.setattr(coalescing, "CALLS_PER_BATCH", 10_000)
+
+    async def run():
+        # The strategy that sends a batch in parts, each after the answer to the one before.
+        async with filter_at(proxy.url, strategy="pipeline", num_hashes=16) as made:
+            await made.exists("attached")
+            part = 10_000 // made.num_hashes
+            count = Counter()
+
+            def judge(name, _number):
+                count[name] += 1
+                cut = (1 + part + part // 2) * made.num_hashes
+                return "before" if name == "SETBIT" and count[name] == cut else "pass"
+
+            proxy.judge = judge
+            answers = await told(*(made.add(str(n)) for n in range(1000)))
+            unknown = [n for n, answer in enumerate(answers) if answer is not True]
+            assert {type(answers[n]) for n in unknown} == {OutcomeUnknownError}
+            assert set(unknown) <= set(range(1 + part, 1 + 2 * part))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lock", "native"])
+def test_a_cleared_filter_is_lost_to_each_call_and_no_item_is(r, valkey, strategy):
+    async def run():
+        async with filter_at(valkey, strategy=strategy) as made:
+            await made.add("a")
+            BloomFilter.open("x", client=r, strategy=maker_of(strategy)).clear()
+            items = [f"item {n % 20}" for n in range(60)]
+            errors = await told(*map(made.add, items), made.exists("a"))
+            check_own_errors(errors, FilterLostError)
+            errors = await told(*map(made.add, items))
+            check_own_errors(errors, FilterLostError)
+            await made.reattach()
+            answers = await asyncio.gather(*map(made.add, items))
+            # Calls that ended in FilterLostError may have added their items to what is there now.
+            assert (
+                max(Counter(i for i, new in zip(items, answers, strict=True) if new).values()) == 1
+            )
+            assert await made.exists_many(items) == [True] * 60
+
+    asyncio.run(run())
+
+
+def test_a_full_filter_refuses_new_items_only(r, valkey):
+    async def run():
+        made = AsyncBloomFilter("x", 100, client=valkey, on_full="raise")
+        # Numbers, not chance: one in ten thousand fillings would make one of the new items "seen".
+        fillers = (f"filler {n}" for n in itertools.count())
+        full = 0
+        while not full:
+            answers = await told(*map(made.add, itertools.islice(fillers, 20)))
+            full = sum(isinstance(answer, CapacityError) for answer in answers)
+        await made.clear()
+        seen = [str(n) for n in range(200)]
+        BloomFilter.open("x", client=r).update(seen)
+        while not made._state.fill.refusing:
+            await told(made.add(next(fillers)))
+        for _ in range(2):
+            mixed = [item for n in range(50) for item in (seen[n], f"new {n}")]
+            answers = await told(*map(made.add, mixed), made.exists(seen[0]))
+            assert answers[0::2] == [*([False] * 50), True]
+            check_own_errors(answers[1::2], CapacityError)
+            assert {tuple(error.results) for error in answers[1::2]} == {()}
+        await made.clear()
+        assert await asyncio.gather(*(made.add(f"new {n}") for n in range(50))) == [True] * 50
+        await made.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_refuses_tells_each(r, valkey):
+    denied = ["-bitfield", "-bitop", "-eval", "-evalsha"]
+    r.acl_setuser("few", enabled=True, nopass=True, keys="*", commands=["+@all", *denied])
+    path = redis.asyncio.Redis.from_url(valkey).connection_pool.connection_kwargs["path"]
+
+    async def run():
+        client = redis.asyncio.Redis(unix_socket_path=path, username="few", password="any")  # noqa: S106
+        made = await filter_at(client)
+        answers = await told(*(made.add(str(n)) for n in range(500)), made.exists("0"))
+        assert answers.pop() is False
+        check_own_errors(answers, redis.exceptions.NoPermissionError)
+        await client.aclose()
+
+    try:
+        asyncio.run(run())
+    finally:
+        r.execute_command("ACL", "DELUSER", "few")

@@ -8,7 +8,7 @@ from turns import Turns
 
 from bloomlock import BloomFilter, Growth
 from bloomlock.catalog import delete_filter
-from bloomlock.errors import CapacityError, ConfigurationError, FilterLostError, FilterMismatchError
+from bloomlock.errors import CapacityError, ConfigurationError, FilterMismatchError
 from bloomlock.filters import answers
 from bloomlock.slices import slices_in
 
@@ -32,29 +32,6 @@ def grown(client, *, times=64, capacity=1000, error_rate=1e-3, shards=1, **optio
 
 def slices(client, key=BITS):
     return slices_in(client.getrange(key, 0, 23))
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_it_keeps_its_rate_and_every_item_when_the_guess_was_64_times_too_small(r, shards):
-    made, items = grown(r, shards=shards, capacity=300)
-    beside = BloomFilter.open("x", client=r)
-    new = 0
-    for start in range(0, len(items), 2000):
-        new += sum(made.add_many(items[start : start + 2000]))
-        # An object that has not added sees each item at once.
-        assert all(beside.exists_many(items[start : start + 2000 : 40]))
-    assert all(made.exists_many(items))
-    assert made.info().slices == 4
-    # What was taken for seen when it was added, at less than the rate.
-    assert len(items) * (1 - 1e-3) <= new <= len(items)
-    others = 40_000
-    wrong = sum(made.exists_many(f"other {number}" for number in range(others)))
-    # Three deviations of a count above the rate.
-    assert wrong <= others * 1e-3 + 3 * (others * 1e-3) ** 0.5
-    found = made.info()
-    assert found.current_error_rate <= 1e-3
-    assert abs(found.estimated_count - new) < 0.02 * new
-    assert not any(made.add_many(items[:5000]))
 
 
 def test_a_capacity_that_was_guessed_right_needs_no_second_slice(r):
@@ -82,21 +59,6 @@ def test_an_object_that_has_not_heard_asks_once_more_and_then_no_more(r, valkey)
         assert turns.of(lambda one=one: one.exists("first")) == 2
         assert turns.of(lambda one=one, ask=ask: ask(one)) == 1
         assert ask(one)
-
-
-def test_a_clear_goes_back_to_the_first_slice(r):
-    made, items = grown(r, times=5, shards=2)
-    other = BloomFilter.open("x", client=r, on_lost="recreate")
-    made.update(items)
-    assert made.info().slices == 2
-    made.clear()
-    assert made.info().slices == 1
-    assert made.add_many(items[:100]) == [True] * 100
-    assert other.exists_many(items[:101]) == [True] * 100 + [False]
-    stale = BloomFilter.open("x", client=r)
-    made.clear()
-    with pytest.raises(FilterLostError):
-        stale.add("a")
 
 
 @pytest.mark.parametrize("change", ["slices", "growth", "up_to", "short", "state"])

@@ -7,7 +7,6 @@ import random
 
 import pytest
 from exports import GONE, ITEMS, Pipe, filled, small_parts
-from proxy import HANDSHAKE, Proxy
 from stepped import Crash, Stepped, crash
 
 from bloomlock import BloomFilter
@@ -82,34 +81,6 @@ def test_a_crash_at_any_step_exposes_no_part_and_a_retry_goes_on(r, path, kind, 
         number += 1
     assert state_of(r) == "new"
     assert number > 8
-
-
-@pytest.mark.parametrize("replace", [False, True])
-def test_an_import_goes_on_after_a_lost_reply(r, valkey, path, replace):
-    filled(r).export_file(path)
-    number, is_cut = 0, True
-    with Proxy(valkey) as proxy:
-        while is_cut:
-            r.flushall()
-            if replace:
-                filled(r, "seeds", "y", ["old"])
-            left, is_cut = [number], False
-
-            def judge(name, _number, left=left):
-                nonlocal is_cut
-                left[0] -= name not in HANDSHAKE
-                if left[0] == -1 and not is_cut:
-                    is_cut = True
-                    return "after"
-                return "pass"
-
-            proxy.judge = judge
-            with proxy.client() as client:
-                BloomFilter.import_file("y", path, client=client, replace=replace)
-            assert state_of(r) == "new"
-            assert not r.keys("*:prepared*")
-            number += 2
-    assert number > 10
 
 
 @pytest.mark.parametrize("replace", [False, True])

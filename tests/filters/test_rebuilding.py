@@ -73,6 +73,29 @@ def test_a_filter_gets_other_parameters_and_keeps_its_items(r, old, new):
     assert len(lasting) == made.shards + 1
 
 
+@pytest.mark.usefixtures("impatient")
+def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r):
+    """An object that is attached adds between any two requests of a rebuild."""
+    number, acted = 0, True
+    while acted:
+        r.flushall()
+        filled(r, shards=3)
+        attached, journal = opened(r), []
+
+        def act(attached=attached, journal=journal):
+            for item in ("meanwhile", "meanwhile, too"):
+                journal.append(item)
+                attached.add(item)
+                assert item in attached
+
+        made = Stepped.before(number, act).open("x", client=r)
+        made.rebuild(OLD, 5_000, late=lambda journal=journal: journal)
+        for one in (opened(r), attached):
+            assert all(one.exists_many([*OLD, *journal])), number
+        acted, number = bool(journal), number + 1
+    assert number > 10
+
+
 @pytest.mark.parametrize("shape", [{"shards": 3}, GROWN | {"shards": 3}], ids=str)
 @pytest.mark.usefixtures("impatient")
 def test_a_crash_at_any_moment_loses_nothing(r, shape):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import redis
 
-from bloomlock import AsyncBloomFilter, BloomFilter
-from bloomlock.errors import CapacityError, ConfigurationError, FilterLostError
+from bloomlock import BloomFilter
+from bloomlock.errors import CapacityError, ConfigurationError
 
 PUSH_NEW = """
 local new = {}
@@ -48,27 +46,6 @@ def test_a_filter_grows_by_what_scripts_add(server, valkey):
     assert server.llen("{pages}:q") == 1200
     assert pages.exists_many(items) == [True] * 1200
     assert not any(pages.exists_many(f"no {number}" for number in range(1200)))
-
-
-def test_a_script_in_asyncio(server, valkey):
-    async def main():
-        async with AsyncBloomFilter("pages", capacity=1000, client=valkey) as pages:
-            assert pages.hash_tag == "{pages}"
-            return await pages.run_script(PUSH_NEW, ["a", "a"], ["queue"], ["a", "b"])
-
-    assert asyncio.run(main()) == [1]
-
-
-def test_a_script_does_nothing_in_another_generation(server, valkey):
-    pages = BloomFilter("pages", 1000, client=valkey)
-    BloomFilter("pages", 1000, client=valkey).clear()
-    with pytest.raises(FilterLostError):
-        pages.run_script(PUSH_NEW, ["a"], ["queue"], ["a"])
-    assert not server.exists("queue")
-    follower = BloomFilter("pages", 1000, client=valkey, on_lost="recreate")
-    server.flushall()
-    assert follower.run_script(PUSH_NEW, ["a"], ["queue"], ["a"]) == [1]
-    assert follower.exists("a")
 
 
 def test_a_script_whose_reply_is_lost_is_sent_again(server, proxy):

@@ -6,9 +6,7 @@ import pytest
 
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.errors import ConfigurationError
-from bloomlock.filters.support import SUPPORT, check_support
 
-STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")
 KINDS = {
     "window=": {"window": 3600},
     "a filter that grows": {"on_full": "grow"},
@@ -25,28 +23,11 @@ FEATURES = {
     "from a filter": lambda made, other: made.update(other),
     "copy": lambda made, _: made.copy("y").delete(),
 }
-SCRIPTED = set(FEATURES) - {"copy"}
 WITHOUT = {
     "window=": {"bitmap", "rebuild", "to_memory", "from memory", "from a filter"},
     "a filter that grows": {"to_memory", "from memory", "from a filter"},
     "with discarded items": {"to_memory", "from memory", "from a filter"},
 }
-
-
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_extras_need_a_strategy_that_runs_scripts(r, valkey, strategy, feature):
-    made = BloomFilter("x", 1000, client=valkey, strategy=strategy)
-    other = BloomFilter("z", 1000, client=valkey)
-    made.add("a")
-    if strategy in ("atomic", "lua") or feature not in SCRIPTED:
-        FEATURES[feature](made, other)
-        return
-    before = {key: r.dump(key) for key in r.scan_iter()}
-    with pytest.raises(ConfigurationError, match=f"'atomic' or 'lua' for .*, not '{strategy}'"):
-        FEATURES[feature](made, other)
-    assert before == {key: r.dump(key) for key in r.scan_iter()}
-    assert made.exists("a")
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -85,15 +66,3 @@ def test_other_strategies_refuse_a_filter_with_discarded_items(r, valkey, strate
     made.clear()
     other.reattach()
     assert other.add("a")
-
-
-@pytest.mark.parametrize("feature", SUPPORT)
-def test_a_refusal_names_the_feature_and_the_strategy(feature):
-    for strategy in (*STRATEGIES, "native"):
-        if strategy in SUPPORT[feature].strategies:
-            check_support(feature, strategy)
-            continue
-        with pytest.raises(ConfigurationError) as caught:
-            check_support(feature, strategy)
-        assert feature in str(caught.value)
-        assert repr(strategy) in str(caught.value)

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 import redis.asyncio
+from contract.backends import Awaited
 from flat_options import given
 from proxy import Proxy, deliver
 
-from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState, once
+from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
 from bloomlock.errors import (
     ClaimLostError,
     FilterLostError,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 NAMES = ("alpha", "beta", "gamma")
 ITEMS = [f"item {number}" for number in range(24)]
-KEYS = range(4)
 SLICES, SLICE = 6, 1000
 WINDOW = SLICES * SLICE
 BEGIN = 2_000_000_000
@@ -156,21 +156,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Awaited:
-    """An AsyncBloomFilter with the methods of a BloomFilter."""
-
-    def __init__(self, runner: asyncio.Runner, made: AsyncBloomFilter) -> None:
-        self._runner, self._made, self._state = runner, made, made._state
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._made, name)
-
-        async def wait(arguments: Any, options: Any) -> Any:
-            return await method(*arguments, **options)
-
-        return lambda *args, **options: self._runner.run(wait(args, options))
 
 
 class Walk:
@@ -610,41 +595,6 @@ class Walk:
             self.grant(model, claim.item, claim, LEASES[0], is_offered=True)
         self.what["offered"] += len(claims)
 
-    def work_once(self, handle: Handle) -> None:
-        """Call a function that runs once for each key; a slice may begin while it runs."""
-        model = handle.model
-        key = self.chance.choice(KEYS)
-        item = f"4:once,1:{key},"
-        turns, fails = self.chance.random() < 0.4, self.chance.random() < 0.2
-        turns &= model.expires is None
-        ran = []
-
-        @once(lambda: handle.made, key="key", scope="once", renew=False)
-        def work(key: int) -> str:
-            ran.append(key)
-            if turns:
-                self.set_clock((self.now // SLICE + 1) * SLICE)
-            if fails:
-                raise ValueError("no")
-            return "done"
-
-        if self.is_there(model, item):
-            assert work(key) is None
-            assert not ran
-        elif fails:
-            with pytest.raises(ValueError, match="no"):
-                work(key)
-        else:
-            assert work(key) == "done"
-            model.epochs[item] = self.epoch
-            self.what["once"] += 1
-
-    def forget_once(self, handle: Handle) -> None:
-        item = f"4:once,1:{self.chance.choice(KEYS)},"
-        assert handle.made.discard(item) is self.is_there(handle.model, item)
-        handle.model.epochs.pop(item, None)
-        self.pass_staleness()
-
     # -- steps on filters ------------------------------------------------------------------------
 
     def replace(self, name: str, model: Model | None) -> None:
@@ -752,7 +702,7 @@ class Walk:
                     BloomFilter.open(name, client=self.url)
                 continue
             with BloomFilter.open(name, client=self.url) as made:
-                items = [*ITEMS, "never", *(f"4:once,1:{key}," for key in KEYS)]
+                items = [*ITEMS, "never"]
                 found = dict(zip(items, made.exists_many(items), strict=True))
                 assert found == dict(zip(items, self.there(model, items), strict=True)), name
                 opened = {claim.item for claim in made.open_claims()}
@@ -823,13 +773,12 @@ class Walk:
             return often, [*seldom, self.unite, self.unite]
         often += [
             self.script, self.discard, self.discard, self.claim, self.end, self.expired,
-            self.work_once,
         ]  # fmt: skip
-        return often, [*seldom, self.rebuild, self.forget_once]
+        return often, [*seldom, self.rebuild]
 
     def may(self, act: Callable[[Handle], None], handle: Handle) -> bool:
         """Return whether an object can do a step in which it is used."""
-        if act in (self.claim, self.expired, self.work_once, self.lose_reply):
+        if act in (self.claim, self.expired, self.lose_reply):
             return not handle.is_async
         if act == self.lose_reply and handle.options["strategy"] == "lock":
             # A lock whose holder was cut off is in the way for the rest of its lease.
