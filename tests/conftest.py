@@ -58,7 +58,7 @@ LONGEST = (
     "tests/contract/test_locks.py",
     "tests/filters/test_imports.py",
     "tests/scrapy_ext/test_crawl_command.py",
-    "tests/claims/test_model.py",
+    "tests/explorers/test_claims.py",
     "tests/filters/test_feature_walks.py",
     "tests/scrapy_ext/test_crawls.py",
 )

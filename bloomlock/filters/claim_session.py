@@ -151,6 +151,8 @@ class ClaimSession(Watched):
         elif self.state is ClaimState.FAILED:
             (self.attempts,) = rest
         elif self.state is ClaimState.NEW:
+            # Of one that `expired` gave another worker may have had it since it was found.
+            self.payload = Offer.of(rest[2]).payload
             self.attempts = rest[1]
             seconds = options.lease_ms / 1000 / RENEWALS_PER_LEASE
             self.hold = Hold(

@@ -33,21 +33,17 @@ if step == 'take' or step == 'commit' then
     end
 end
 
-local function integer(number)
-    return string.format('%.0f', number)
-end
-
 -- What is left of an earlier generation goes, but for the fence.
 local known = call('HMGET', COUNTS, 'header', 'fence')
-local last_fence = tonumber(known[2] or 0)
 if known[1] ~= header then
     call('UNLINK', CLAIMS, OPEN, FAILED, LOST, COUNTS)
-    call('HSET', COUNTS, 'header', header, 'fence', integer(last_fence))
+    call('HSET', COUNTS, 'header', header, 'fence', known[2] or 0)
 end
 
 local function next_fence()
-    last_fence = math.max(last_fence + 1, now_us)
-    return last_fence
+    local fence = math.max(call('HGET', COUNTS, 'fence') + 1, now_us)
+    call('HSET', COUNTS, 'fence', fence)
+    return fence
 end
 
 -- The record of an open claim, or of an item that failed; nil: there is none.
@@ -76,7 +72,7 @@ local function lease_of(id)
 end
 
 local function set_lease(id, until_ms)
-    call('ZADD', CLAIMS, integer(until_ms), id)
+    call('ZADD', CLAIMS, until_ms, id)
 end
 
 local function count(counter)
@@ -86,8 +82,8 @@ end
 -- From now on the worker of a claim cannot commit it.
 local function take_over(token)
     if token ~= '' then
-        call('ZREMRANGEBYSCORE', LOST, '-inf', integer(now_ms - LOST_LIFE_MS))
-        call('ZADD', LOST, integer(now_ms), token)
+        call('ZREMRANGEBYSCORE', LOST, '-inf', now_ms - LOST_LIFE_MS)
+        call('ZADD', LOST, now_ms, token)
     end
 end
 
@@ -104,8 +100,8 @@ local steps = {}
 
 -- Claim items that are neither done nor claimed. Options: lease in ms, max_attempts, "1": only items whose
 -- claims are over. The word: what the claim carries.
--- Answers: {"new", fence, attempts}, {"seen"}, {"busy", ms left of the other's lease, what it carries},
--- {"failed", attempts}, {"gone"}: it was taken over or ended since.
+-- Answers: {"new", fence, attempts, what it carries}, {"seen"}, {"busy", ms left of the other's lease,
+-- what that carries}, {"failed", attempts}, {"gone"}: it was taken over or ended since.
 function steps.take(id, token, places, carried)
     local lease_ms, max_attempts = tonumber(ARGV[4]), tonumber(ARGV[5])
     local only_expired = ARGV[6] == '1'
@@ -132,7 +128,7 @@ function steps.take(id, token, places, carried)
             found.carried = carried
             write(OPEN, id, found, token, '')
         end
-        return {'new', integer(found.fence), found.attempts}
+        return {'new', found.fence, found.attempts, found.carried}
     end
     if only_expired and not is_over then
         return {'gone'}
@@ -163,17 +159,18 @@ function steps.take(id, token, places, carried)
         take_over(failure.token)
         write(FAILED, id, failure, '', failure.error)
     end
-    write(OPEN, id, {
+    local made = {
         fence = next_fence(),
         attempts = attempts + 1,
         max_attempts = max_attempts,
         carried = only_expired and found.carried or carried,
-    }, token, '')
+    }
+    write(OPEN, id, made, token, '')
     set_lease(id, now_ms + lease_ms)
     -- The token of a claim that was not answered may be in use again.
     call('ZREM', LOST, token)
     count('claimed')
-    return {'new', integer(last_fence), attempts + 1}
+    return {'new', made.fence, made.attempts, made.carried}
 end
 
 -- Add items and end their claims. Answers: 1, or 0 if another worker claimed the item since, or its claim
@@ -273,7 +270,7 @@ end
 if step == 'expired' then
     -- No items: the answers are the records of the claims that have been over for longest, as many as the
     -- option says at most.
-    local over = call('ZRANGEBYSCORE', CLAIMS, '-inf', integer(now_ms), 'LIMIT', 0, ARGV[4])
+    local over = call('ZRANGEBYSCORE', CLAIMS, '-inf', now_ms, 'LIMIT', 0, ARGV[4])
     for _, id in ipairs(over) do
         local record = call('HGET', OPEN, id)
         if record then
@@ -284,7 +281,6 @@ if step == 'expired' then
     end
 end
 
-call('HSET', COUNTS, 'fence', integer(last_fence))
 local left_ms = call('PTTL', SHARD)
 if left_ms >= 0 then
     for i = 2, #KEYS do

@@ -6,11 +6,15 @@ committed is seen; and the item can be had again when the lease is over, whateve
 
 from __future__ import annotations
 
+import random
 import re
-from typing import NamedTuple
 
 import pytest
+from claim_rules import AFTER_LEASE, AT_ONCE, COUNTS, NEVER, Act, Item, after
 from explorer import (
+    AFTER,
+    BEFORE,
+    CANCELLED,
     Cores,
     Done,
     Operation,
@@ -19,9 +23,10 @@ from explorer import (
     explore_living,
     is_linearizable,
     put_back,
+    wander,
 )
 from flat_options import given
-from set_world import START
+from set_world import START, WINDOW
 
 from bloomlock import BloomFilter
 from bloomlock.errors import ClaimLostError
@@ -31,64 +36,16 @@ ITEM, LEASE = "item", 600
 PROBE = 9
 EVER = 4 * 10**15
 """A fence after all times, so that the next ones do not depend on the microsecond."""
-
-
-class Item(NamedTuple):
-    """What an item is for its workers: done, or who has it, and whether the lease is over.
-
-    Of one that was discarded no commit is accepted that is repeated, or late.
-    """
-
-    is_done: bool = False
-    holder: int | None = None
-    is_over: bool = False
-    lost: frozenset[int] = frozenset()
-    is_dead: bool = False
-
-    def taken(self, by: int | None) -> Item:
-        lost = self.lost if self.holder is None else self.lost | {self.holder}
-        return Item(self.is_done, by, False, lost, self.is_dead)
-
-
-def carried_out(one: Done, item: Item) -> tuple[object, Item]:
-    """Return what an operation answers, and the item after it."""
-    if one.kind == "exists":
-        return item.is_done, item
-    if one.kind == "discard":
-        return item.is_done, item._replace(is_done=False, is_dead=item.is_done or item.is_dead)
-    if one.kind in ("claim", "take over"):
-        return claimed(one, item)
-    return ended(one, item)
-
-
-def claimed(one: Done, item: Item) -> tuple[object, Item]:
-    if one.kind == "take over":
-        is_offered = item.is_over and not item.is_done
-        return ("new", item.taken(one.client)) if is_offered else ("nothing", item)
-    if item.is_done:
-        return "seen", item.taken(None) if item.is_over else item
-    if item.holder in (None, one.client):
-        return "new", item._replace(holder=one.client, is_over=False)
-    return ("new", item.taken(one.client)) if item.is_over else ("busy", item)
-
-
-def ended(one: Done, item: Item) -> tuple[object, Item]:
-    is_mine = item.holder == one.client
-    if one.kind == "lease ends":
-        return None, item._replace(is_over=item.holder is not None)
-    if one.kind == "commit":
-        is_late = item.holder is not None or item.is_dead
-        is_lost = one.client in item.lost or (is_late and not is_mine)
-        return ("lost", item) if is_lost else ("done", Item(True, lost=item.lost))
-    if not is_mine:
-        return "lost", item
-    keeps = one.kind == "extend"
-    return "done", item._replace(holder=one.client if keeps else None, is_over=False)
-
-
-def after(one: Done, item: Item) -> list[Item]:
-    answer, then = carried_out(one, item)
-    return [then] if one.answer in (None, answer) else []
+GIVEN_BACK = {
+    "give back": (None, None),
+    "withdraw": (None, False),
+    "offer": (None, True),
+    "fail": ("why", None),
+    "fail and offer": ("why again", True),
+}
+"""How a claim is given back: with which error, and whether the item is offered."""
+OF_THE_ITEM = ("add", "discard", "exists")
+OF_THE_LISTS = {"retry": "retry_failed", "drop": "drop_failed"}
 
 
 class Workers:
@@ -98,46 +55,76 @@ class Workers:
         self.client, self.clocks = client, clocks
         clocks.set(START)
         client.flushdb()
-        made = clocks.of(BloomFilter("x", 50, 1e-9, client=client, **given(shape)))
+        shape = {"capacity": 50, "error_rate": 1e-9, **shape}
+        made = clocks.of(BloomFilter("x", client=client, **given(shape)))
         assert made.add("another")
         with made.claim("another one"):
             pass
         (counts,) = client.scan_iter("*:counts")
         client.hset(counts, "fence", EVER)
+        self._before = made.count_claims()
         self._contents = contents_of(client)
         self._cores = None
         self._is_timed = {}
 
-    def worker(self, acts):
+    def open(self):
+        return self.clocks.of(BloomFilter.open("x", client=self.client, on_lost="recreate"))
+
+    def worker(self, number, names):
         """Return a program; an unanswered step is repeated, and so its own claim is had again."""
-        made = self.clocks.of(BloomFilter.open("x", client=self.client))
-        claims = []
-        for act in acts:
+        made, claim, token, is_offered = self.open(), None, None, False
+        for place, name in enumerate(names):
+            act = self._act(name, (number, place), token, is_offered)
+            if act.token is None:
+                continue
             answer = None
             while answer is None:
                 highest = max(self._fences, default=0)
-                answer = yield Operation(act, self._core(made, act, claims))
-                if claims and claims[0].ended == "unknown":
+                answer = yield Operation(act, self._core(made, name, act, claim))
+                if claim is not None and claim.ended == "unknown":
                     return
-            if act in ("claim", "take over") and show(answer) == "new":
-                claims = [answer]
+            if act.name in ("commit", "give back"):
+                claim = token = None
+            if name.startswith(("claim", "take over")) and show(answer)[0] == "new":
+                claim, token, is_offered = answer, act.token, name == "take over"
                 fence = answer.hold.fence
                 assert fence > highest, "fences rise"
                 self._fences.add(fence)
-            elif not claims:
-                return
 
-    def _core(self, made, act, claims):
-        if act == "claim":
-            return core_of(made, "claim", ITEM, ttl=LEASE, renew=False)
-        if act == "take over":
+    def _act(self, name, own, token, is_offered):
+        if name in ("claim", "claim failing"):
+            return Act("claim", own, str(own), 2 if "failing" in name else 0)
+        if name in GIVEN_BACK:
+            error, offer = GIVEN_BACK[name]
+            offered = {None: AFTER_LEASE if is_offered else NEVER, True: AT_ONCE, False: NEVER}
+            return Act("give back", token, error=error, offered=offered[offer])
+        return Act(name, token if name in ("commit", "extend") else own)
+
+    def _core(self, made, name, act, claim):
+        if act.name == "claim":
+            limit, payload = act.limit or None, act.payload
+            more = {"ttl": LEASE, "renew": False, "payload": payload, "max_attempts": limit}
+            return core_of(made, "claim", ITEM, **more)
+        if name == "take over":
             return core_of(made, "claim_expired", limit=1, ttl=LEASE, renew=False)
-        if act in ("discard", "exists"):
-            return core_of(made, act, ITEM)
-        claim = Claim(claims[0], made._run)
-        return core_of(claim, {"give back": "abandon"}.get(act, act))
+        if name in OF_THE_ITEM:
+            return core_of(made, name, ITEM)
+        if name in OF_THE_LISTS:
+            return core_of(made, OF_THE_LISTS[name], [ITEM])
+        face = Claim(claim, made._run)
+        if name in GIVEN_BACK:
+            error, offer = GIVEN_BACK[name]
+            return core_of(face, "abandon", error, offer=offer)
+        return core_of(face, name)
 
-    def start(self, programs, faults=0, ends=0):
+    def start(self, programs, faults=0, ends=0, **extra):
+        """Return what brings all to the start; `extra`: how often it is cleared, or filled."""
+        acts = {
+            "lease ends": (ends, self.end_lease),
+            "clear": (extra.get("clear", 0), lambda: self.open().clear()),
+            "fill": (extra.get("fill", 0), lambda: self.open().update(map(str, range(15)))),
+        }
+
         def start():
             self.close()
             self.clocks.set(START)
@@ -145,9 +132,11 @@ class Workers:
             self._fences = set()
             self._cores = Cores(
                 self.client,
-                [self.worker(acts) for acts in programs],
+                [self.worker(number, names) for number, names in enumerate(programs)],
                 faults=faults,
-                extra={"lease ends": (ends, self.end_lease)},
+                fates=(BEFORE, AFTER, CANCELLED) if extra else (BEFORE, AFTER),
+                resends=True,
+                extra=acts,
                 answers=(ClaimLostError,),
                 show_answer=show,
                 show_contents=self.without_times,
@@ -172,7 +161,37 @@ class Workers:
                 shown[key] = tuple((member, score < now * 1000) for member, score in found)
         return tuple(shown.items())
 
-    def check(self):
+    def probe(self, world, history, fresh, name, claims):
+        """Let another worker do something, and look what it is answered."""
+        begun, answer = world.tick(), None
+        if name in ("lease ends", "moment"):
+            self.clocks.set(self.clocks() + (1 if name == "moment" else LEASE + 1))
+        elif name == "look":
+            answer = self.look(fresh, is_new="clear" in [one.kind for one in history])
+        elif name == "exists":
+            answer = fresh.exists(ITEM)
+        elif name == "take over":
+            claims += fresh.claim_expired(1, renew=False)
+            answer = show([one._session for one in claims])
+        elif claims and name == "commit":
+            answer = fresh.commit_many([claims.pop()]) and "done"
+        elif name == "claim":
+            answer = show(fresh.claim(ITEM, renew=False)._session)
+        if answer is not None or name in ("lease ends", "moment"):
+            history.append(Done(begun, world.tick(), name, answer, PROBE))
+
+    def look(self, found, *, is_new):
+        counts = found.count_claims()
+        more = [
+            getattr(counts, name) - getattr(self._before, name) * (not is_new) for name in COUNTS
+        ]
+        return (
+            [(one.payload, one.attempts, one.remaining == 0) for one in found.open_claims()],
+            [(one.attempts, one.error, one.payload, one.is_final) for one in found.failed()],
+            tuple(more),
+        )
+
+    def check(self, probes):
         """Return the judge: whatever comes after, the item can be had when a lease is over."""
         judged = set()
 
@@ -181,15 +200,9 @@ class Workers:
             if (case := (world.shown, tuple(history))) in judged:
                 return
             judged.add(case)
-            self.end_lease()
-            fresh = BloomFilter.open("x", client=self.client)
-            for kind in ("lease ends", "exists", "claim"):
-                begun, answer = world.tick(), None
-                if kind == "exists":
-                    answer = fresh.exists(ITEM)
-                elif kind == "claim":
-                    answer = fresh.claim(ITEM, renew=False).state.value
-                history.append(Done(begun, world.tick(), kind, answer, PROBE))
+            fresh, claims = self.open(), []
+            for name in probes:
+                self.probe(world, history, fresh, name, claims)
             world.untick()
             assert is_linearizable(history, Item(), after), history
             self.clocks.set(now)
@@ -205,13 +218,18 @@ class Workers:
 def show(answer):
     """Return of an answer what the history has."""
     if isinstance(answer, list):
-        return show(answer[0]) if answer else "nothing"
+        return show(answer[0]) if answer else ("nothing", 0, None)
     if answer == "ClaimLostError":
         return "lost"
-    return answer if isinstance(answer, (bool, str)) or answer is None else answer.state.value
+    if isinstance(answer, (bool, str)) or answer is None:
+        return answer
+    state = answer.state.value
+    payload = answer.payload if state in ("new", "busy") else None
+    return state, answer.attempts, payload
 
 
 ONCE = ["claim", "commit"]
+AT_ANY_STATE = ("lease ends", "exists", "claim")
 WORLDS = [
     (ONCE, ONCE, 1, 1),
     (ONCE, ["claim", "give back"], 1, 1),
@@ -234,8 +252,9 @@ WORLDS = [
 )
 def test_two_workers_in_every_order(stopped, shape, one, other, faults, ends):
     workers = Workers(*stopped, shape)
+    start = workers.start([one, other], faults, ends)
     try:
-        explored = explore_living(workers.start([one, other], faults, ends), workers.check())
+        explored = explore_living(start, workers.check(AT_ANY_STATE))
     finally:
         workers.close()
     print(explored)
@@ -246,4 +265,39 @@ def test_two_workers_in_every_order(stopped, shape, one, other, faults, ends):
 @pytest.mark.parametrize("third", [ONCE, ["take over", "give back"]], ids=str)
 def test_three_workers_in_every_order(stopped, third):
     workers = Workers(*stopped, {})
-    print(explore_living(workers.start([ONCE, ONCE, third], 1, 2), workers.check()))
+    start = workers.start([ONCE, ONCE, third], 1, 2)
+    print(explore_living(start, workers.check(AT_ANY_STATE)))
+
+
+KINDS = {
+    "plain": {},
+    "shards": {"shards": 3},
+    "grows": {"capacity": 10, "on_full": "grow", "up_to": 20_000},
+    "window": {**WINDOW, "shards": 2},
+}
+AT_THE_END = (
+    *("moment", "exists", "look", "lease ends", "take over", "commit"),
+    *("look", "claim", "commit", "look"),
+)
+NAMES = ("claim", "claim failing", "take over", "commit", "extend", *GIVEN_BACK)
+NAMES = (*NAMES * 2, *OF_THE_LISTS, *OF_THE_ITEM)
+WALKS, MANY = 60, 3000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_claims_go_by_the_rules(stopped, kind, seed, is_long):
+    """They do all that workers can; requests are lost or cancelled, and others clear the filter."""
+    workers = Workers(*stopped, KINDS[kind])
+    judge = workers.check(AT_THE_END)
+    try:
+        for number in range(MANY if is_long else WALKS):
+            chance = random.Random(f"{seed} {number}")
+            programs = [
+                ["claim", *chance.choices(NAMES, k=chance.choice([2, 4, 6]))]
+                for _ in range(chance.choice([2, 3]))
+            ]
+            faults, ends = chance.choice([0, 0, 1, 2, 3]), chance.choice([0, 1, 2, 3])
+            start = workers.start(programs, faults, ends, clear=number % 4 == 0, fill=1)
+            wander(start, judge, f"{seed} {number}")
+    finally:
+        workers.close()

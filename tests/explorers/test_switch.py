@@ -15,6 +15,7 @@ import pytest
 from explorer import (
     DONE,
     EXTRA,
+    LATE,
     Cores,
     Done,
     Move,
@@ -179,7 +180,7 @@ class World:
                 self.client,
                 programs,
                 faults=faults,
-                is_late=True,
+                fates=(LATE,),
                 extra=extra,
                 answers=(BloomlockError,),
             )

@@ -1,30 +1,32 @@
 """The rules of claims: what becomes of an item at each call of a worker.
 
-They say what docs/reference/guarantees.md promises, and nothing of how it is stored;
-`claim_model.py` holds bloomlock to them.
+They say what docs/reference/guarantees.md promises, and nothing of how it is stored.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-DAY = 86_400
-"""Seconds for which it is remembered that a claim was taken over."""
+if TYPE_CHECKING:
+    from explorer import Done
+
 LEASE_OVER = "its lease ran out before the work was done"
-NEW, SEEN, BUSY, FAILED = "new", "seen", "busy", "failed"
+OFFERED = "offered"
+"""In place of the token of a claim: the item was given back, and `expired` offers it."""
 NEVER, AFTER_LEASE, AT_ONCE = "never", "after the lease", "at once"
-"""When an item that is given back is offered by `expired`."""
+"""When an item that is given back is offered."""
+COUNTS = ("claimed", "committed", "abandoned", "failed", "expired")
 
 
-class Open(NamedTuple):
-    """A claim that was not ended; `token` is None if the item was given back and is offered."""
+class Act(NamedTuple):
+    """A call, and what it says; `token` is that of the claim it makes or ends."""
 
-    token: int | None
-    attempts: int
-    limit: int
-    payload: Any
+    name: str
+    token: Any = None
+    payload: str | None = None
+    limit: int = 0
+    error: str | None = None
+    offered: str = NEVER
 
 
 class Failure(NamedTuple):
@@ -33,209 +35,197 @@ class Failure(NamedTuple):
     attempts: int
     limit: int
     error: str
-    payload: Any
-    token: int | None = None
+    payload: str | None
+    token: Any = None
 
     @property
     def is_final(self) -> bool:
         return 0 < self.limit <= self.attempts
 
 
-class Answer(NamedTuple):
-    """The answer to a claim; `payload` is that of the claim there is."""
-
-    state: str
-    attempts: int = 0
-    payload: Any = None
-
-
-@dataclass
-class Rules:
-    """The items of one filter.
+class Item(NamedTuple):
+    """What an item is for its workers.
 
     Attributes:
-        generation: How often the filter was cleared.
-        done: When items were committed or added last.
-        dead: Items that were discarded since.
-        open, ends: Claims that were not ended, and when their leases end.
-        lost: Tokens of claims that others took over, and when.
-        counts: How often claims were made and ended.
+        is_done: Whether it was committed or added.
+        is_dead: Whether it was discarded since.
+        holder: The token of the claim that was not ended, or OFFERED.
+        is_over: Whether the lease of that is over; None: it ends in this moment.
+        attempts, limit, payload: Of that claim.
+        failure: Why it failed.
+        lost: Tokens of claims that others took over, or of before a clear.
+        granted: All tokens.
+        counts: How often claims were made and ended, in the order of COUNTS.
     """
 
-    generation: int = 0
-    done: dict[Any, float] = field(default_factory=dict)
-    dead: set[Any] = field(default_factory=set)
-    open: dict[Any, Open] = field(default_factory=dict)
-    ends: dict[Any, float] = field(default_factory=dict)
-    failed: dict[Any, Failure] = field(default_factory=dict)
-    lost: dict[int, float] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
+    is_done: bool = False
+    is_dead: bool = False
+    holder: Any = None
+    is_over: bool | None = False
+    attempts: int = 0
+    limit: int = 0
+    payload: str | None = None
+    failure: Failure | None = None
+    lost: frozenset[Any] = frozenset()
+    granted: frozenset[Any] = frozenset()
+    counts: tuple[int, ...] = (0,) * len(COUNTS)
 
-    def over(self, now: float) -> list[Any]:
-        """Return the items whose leases are over."""
-        return [item for item, end in self.ends.items() if end <= now]
+    @property
+    def is_held(self) -> bool:
+        return self.holder not in (None, OFFERED)
 
-    def claim(
-        self,
-        now: float,
-        item: Any,
-        token: int,
-        lease: float,
-        payload: Any = None,
-        limit: int | None = None,
-        *,
-        only_expired: bool = False,
-    ) -> Answer:
-        """Claim an item by a token: a new one, or that of a claim of its worker without answer."""
-        found = self.open.get(item)
-        is_over = found is not None and self.ends[item] <= now
-        if item in self.done:
-            if found is not None and is_over:
-                # Else it could be committed after a discard and another worker's commit.
-                self._take_over(now, found.token)
-                self._finish(item, "expired")
-            return Answer(SEEN)
-        if found is not None and token == found.token:
-            self.ends[item] = max(self.ends[item], now + lease)
-            if not only_expired:
-                self.open[item] = found._replace(payload=payload)
-            return Answer(NEW, found.attempts, self.open[item].payload)
-        if found is not None and found.token is not None and not is_over:
-            return Answer(BUSY, payload=found.payload)
-        failure = self.failed.get(item)
-        attempts = max(found.attempts if found else 0, failure.attempts if failure else 0)
-        known = found or failure
-        limit = limit or (known.limit if known else 0)
-        if 0 < limit <= attempts:
-            if found is not None:
-                # No other worker has it, so its worker may still commit it.
-                error = LEASE_OVER if found.token is not None or not failure else failure.error
-                self.failed[item] = Failure(attempts, limit, error, found.payload, found.token)
-                self._finish(item, "expired")
-            return Answer(FAILED, attempts)
-        if found is not None and found.token is not None:
-            self._take_over(now, found.token)
-            self.counts["expired"] += 1
-        if failure is not None:
-            self._take_over(now, failure.token)
-            self.failed[item] = failure._replace(token=None)
-        self.lost.pop(token, None)
-        payload = found.payload if found and only_expired else payload
-        self.open[item] = Open(token, attempts + 1, limit, payload)
-        self.ends[item] = now + lease
-        self.counts["claimed"] += 1
-        return Answer(NEW, attempts + 1, payload)
+    def counted(self, name: str) -> Item:
+        return self._replace(
+            counts=tuple(n + (one == name) for n, one in zip(self.counts, COUNTS, strict=True))
+        )
 
-    def commit(self, now: float, generation: int, item: Any, token: int) -> bool:
-        """Mark an item as done; False: another worker claimed it since, or all was cleared.
+    def finished(self, name: str) -> Item:
+        """End the claim; an item that was given back was counted then."""
+        ended = self.counted(name) if self.is_held else self
+        return ended._replace(holder=None, is_over=False, attempts=0, limit=0, payload=None)
 
-        Or the claim is over, so this is a repetition or comes late, and the item was discarded.
-        """
-        found, failure = self.open.get(item), self.failed.get(item)
-        if generation != self.generation or token in self.lost:
-            return False
-        if found is not None and found.token != token:
-            return False
-        is_own = found is not None or (failure is not None and failure.token == token)
-        if item in self.dead and not is_own:
-            return False
-        self.done[item] = now
-        self.dead.discard(item)
-        self.failed.pop(item, None)
-        if found is not None:
-            self._finish(item, "committed")
-        return True
+    def taken_over(self, *tokens: Any) -> Item:
+        """Let the workers of these claims commit no more."""
+        return self._replace(lost=self.lost | ({*tokens} - {None, OFFERED}))
 
-    def add(self, now: float, item: Any) -> bool:
-        """Mark an item as done; True if it is new."""
-        is_new = item not in self.done
-        self.done.setdefault(item, now)
-        self.dead.discard(item)
-        return is_new
 
-    def discard(self, item: Any) -> bool:
-        """Discard an item; True if it was there."""
-        was_there = self.done.pop(item, None) is not None
-        if was_there:
-            self.dead.add(item)
-        return was_there
+def after(one: Done, item: Item) -> list[Item]:
+    """Return what the item may be after an operation that gave its answer."""
+    act = Act(one.kind, one.client) if isinstance(one.kind, str) else one.kind
+    if item.is_over is None and act.name not in ("lease ends", "moment"):
+        found = []
+        for is_over in (False, True):
+            tried = item._replace(is_over=is_over)
+            found += [item if then == tried else then for then in after(one, tried)]
+        return found
+    answer, then = RULES[act.name](act, item)
+    return [then] if one.answer in (None, answer) else []
 
-    def abandon(
-        self, now: float, generation: int, item: Any, token: int, error: str | None, offered: str
-    ) -> None:
-        """Give an item back; without an error the attempt does not count."""
-        found = self.open.get(item)
-        if generation != self.generation or found is None or found.token != token:
-            return
-        # One that was retried since has no attempts.
-        attempts = found.attempts if error is not None else max(0, found.attempts - 1)
-        if error is not None and found.limit:
-            self.failed[item] = Failure(attempts, found.limit, error, found.payload)
-        counter = "abandoned" if error is None else "failed"
-        if offered == NEVER or 0 < found.limit <= attempts:
-            self._finish(item, counter)
-            return
-        self.open[item] = found._replace(token=None, attempts=attempts)
-        self.ends[item] = now if offered == AT_ONCE else self.ends[item]
-        self.counts[counter] += 1
 
-    def extend(self, now: float, generation: int, item: Any, token: int, lease: float) -> bool:
-        """Let a lease end no earlier than that; False: the claim is over."""
-        found = self.open.get(item)
-        if generation != self.generation or found is None or found.token != token:
-            return False
-        self.ends[item] = max(self.ends[item], now + lease)
-        return True
+def _claim(act: Act, item: Item) -> tuple[Any, Item]:
+    takes_over = act.name == "take over"
+    answer, then = _claim_or_not(act, item, only_expired=takes_over)
+    return (("nothing", 0, None) if takes_over and answer[0] != "new" else answer), then
 
-    def retry(self, now: float, item: Any) -> bool:
-        """Offer an item that failed, or whose lease is over; False: it did not fail."""
-        found, failure = self.open.get(item), self.failed.get(item)
-        if self._is_live(now, item):
-            return True
-        if found is not None:
-            self.open[item] = found._replace(attempts=0)
-        elif failure is not None:
-            self.open[item] = Open(None, 0, failure.limit, failure.payload)
-        else:
-            return False
-        self._forget_failure(now, item)
-        self.ends[item] = now
-        return True
 
-    def drop(self, now: float, item: Any) -> bool:
-        """Forget an item that failed, or whose lease is over; False: there is nothing to forget."""
-        if self._is_live(now, item):
-            return False
-        found, failure = self.open.get(item), self.failed.get(item)
-        self._forget_failure(now, item)
-        if found is not None:
-            self._take_over(now, found.token)
-            self._finish(item, "expired")
-        return found is not None or failure is not None
+def _claim_or_not(act: Act, item: Item, *, only_expired: bool) -> tuple[Any, Item]:
+    failure = item.failure
+    if item.is_done:
+        if item.holder is not None and item.is_over:
+            # Else it could be committed after a discard and another worker's commit.
+            item = item.taken_over(item.holder).finished("expired")
+        return ("seen", 0, None), item
+    if item.holder == act.token:
+        payload = item.payload if only_expired else act.payload
+        return ("new", item.attempts, payload), item._replace(is_over=False, payload=payload)
+    if only_expired and not item.is_over:
+        return ("gone", 0, None), item
+    if item.is_held and not item.is_over:
+        return ("busy", 0, item.payload), item
+    attempts = max(item.attempts, failure.attempts if failure else 0)
+    limit = act.limit or (
+        item.limit if item.holder is not None else failure.limit if failure else 0
+    )
+    if 0 < limit <= attempts:
+        if item.holder is not None:
+            # No other worker has it, so its worker may still commit it.
+            error = failure.error if failure and not item.is_held else LEASE_OVER
+            token = item.holder if item.is_held else None
+            failed = Failure(attempts, limit, error, item.payload, token)
+            item = item.finished("expired")._replace(failure=failed)
+        return ("failed", attempts, None), item
+    payload = item.payload if only_expired else act.payload
+    item = item.counted("expired") if item.is_held else item
+    item = item.taken_over(item.holder, failure and failure.token).counted("claimed")
+    return ("new", attempts + 1, payload), item._replace(
+        holder=act.token,
+        is_over=False,
+        attempts=attempts + 1,
+        limit=limit,
+        payload=payload,
+        failure=failure and failure._replace(token=None),
+        lost=item.lost - {act.token},
+        granted=item.granted | {act.token},
+    )
 
-    def clear(self, generation: int) -> None:
-        """Forget everything."""
-        self.generation = generation
-        self.dead.clear()
-        for known in (self.done, self.open, self.ends, self.failed, self.lost, self.counts):
-            known.clear()
 
-    def _is_live(self, now: float, item: Any) -> bool:
-        found = self.open.get(item)
-        return found is not None and found.token is not None and self.ends[item] > now
+def _commit(act: Act, item: Item) -> tuple[Any, Item]:
+    """The item is done, unless another worker claimed it since, or all was cleared.
 
-    def _forget_failure(self, now: float, item: Any) -> None:
-        failure = self.failed.pop(item, None)
-        if failure is not None:
-            self._take_over(now, failure.token)
+    Or the claim is over, so this is a repetition or comes late, and the item was discarded.
+    """
+    holder = item.holder or (item.failure and item.failure.token)
+    is_late = item.holder is not None or item.is_dead
+    if act.token in item.lost or (is_late and holder != act.token):
+        return "lost", item
+    return "done", item.finished("committed")._replace(is_done=True, is_dead=False, failure=None)
 
-    def _take_over(self, now: float, token: int | None) -> None:
-        if token is not None:
-            self.lost = {one: at for one, at in self.lost.items() if at > now - DAY}
-            self.lost[token] = now
 
-    def _finish(self, item: Any, counter: str) -> None:
-        """End a claim; an item that was given back was counted then."""
-        if self.open.pop(item).token is not None:
-            self.counts[counter] += 1
-        del self.ends[item]
+def _give_back(act: Act, item: Item) -> tuple[Any, Item]:
+    """Without an error the attempt does not count."""
+    if item.holder != act.token:
+        return "done", item
+    # One that was retried since has no attempts.
+    attempts = item.attempts if act.error else max(0, item.attempts - 1)
+    counter = "failed" if act.error else "abandoned"
+    if act.error and item.limit:
+        item = item._replace(failure=Failure(attempts, item.limit, act.error, item.payload))
+    if act.offered == NEVER or 0 < item.limit <= attempts:
+        return "done", item.finished(counter)
+    is_over = None if act.offered == AT_ONCE else item.is_over
+    return "done", item.counted(counter)._replace(
+        holder=OFFERED, is_over=is_over, attempts=attempts
+    )
+
+
+def _extend(act: Act, item: Item) -> tuple[Any, Item]:
+    if item.holder != act.token:
+        return "lost", item
+    return "done", item._replace(is_over=False)
+
+
+def _settle(act: Act, item: Item) -> tuple[Any, Item]:
+    """Offer an item that failed, or whose lease is over, or forget it; a live claim is left."""
+    retries, failure = act.name == "retry", item.failure
+    is_live = item.is_held and not item.is_over
+    if is_live or (item.holder is None and failure is None):
+        return retries and is_live, item
+    item = item.taken_over(failure and failure.token)._replace(failure=None)
+    if not retries:
+        return True, item.taken_over(item.holder).finished("expired")
+    if item.holder is None:
+        assert failure is not None
+        item = item._replace(holder=OFFERED, limit=failure.limit, payload=failure.payload)
+    return True, item._replace(attempts=0, is_over=None)
+
+
+RULES: dict[str, Any] = {
+    "claim": _claim,
+    "take over": _claim,
+    "commit": _commit,
+    "give back": _give_back,
+    "extend": _extend,
+    "retry": _settle,
+    "drop": _settle,
+    "exists": lambda _, item: (item.is_done, item),
+    "add": lambda _, item: (not item.is_done, item._replace(is_done=True, is_dead=False)),
+    "discard": lambda _, item: (
+        item.is_done,
+        item._replace(is_done=False, is_dead=item.is_done or item.is_dead),
+    ),
+    "clear": lambda _, item: (None, Item(lost=item.granted, granted=item.granted)),
+    "lease ends": lambda _, item: (None, item._replace(is_over=item.holder is not None)),
+    "moment": lambda _, item: (None, item._replace(is_over=item.is_over is not False)),
+    "fill": lambda _, item: (None, item),
+    "look": lambda _, item: (seen(item), item),
+}
+
+
+def seen(item: Item) -> Any:
+    """Return what the lists of claims have of an item: open claims, failed items, counts."""
+    claim, failure = (item.payload, item.attempts, item.is_over), item.failure
+    return (
+        [claim] if item.holder is not None else [],
+        [(*failure[:1], *failure[2:4], failure.is_final)] if failure else [],
+        item.counts,
+    )

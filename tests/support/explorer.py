@@ -20,6 +20,7 @@ state, also at those in which the others have ended without it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import random
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 W = TypeVar("W")
 Contents = tuple[tuple[bytes, bytes], ...]
-DONE, BEFORE, AFTER, LATE = "done", "lost before", "lost after", "late"
+DONE, BEFORE, AFTER, LATE, CANCELLED = "done", "lost before", "lost after", "late", "cancelled"
 EXTRA = -1
 """In place of the number of a client: a move that is none of a client's."""
 
@@ -277,7 +278,7 @@ def in_two_requests(core: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
                     answer = answer, replies if commands else None
                 else:
                     answer = yield step
-            except Exception as error:  # noqa: BLE001 - the core's to judge
+            except BaseException as error:  # noqa: BLE001 - the core's to judge
                 step = core.throw(error)
             else:
                 step = core.send(answer)
@@ -341,7 +342,7 @@ class _Client:
                     step = self.operation.core.send(answer)
         except StopIteration as stop:
             self._end("done" if stop.value is None else stop.value)
-        except (OutcomeUnknownError, redis.ConnectionError):
+        except (OutcomeUnknownError, redis.ConnectionError, asyncio.CancelledError):
             self._end(None)
         except self._world.answers as error:
             self._end(type(error).__name__)
@@ -390,6 +391,12 @@ class _Client:
                     self.operation.core.send, self._got if self._is_parallel else self._got[0]
                 )
             return
+        if fate == CANCELLED:
+            self._resume(self.operation.core.throw, asyncio.CancelledError())
+            return
+        if fate == AFTER and self._world.resends:
+            sent = Done(self.start, math.inf, self.operation.kind, None, self._number)
+            self._world.history.append(sent)
         cause = redis.ConnectionError("lost by the explorer")
         lost = ConnectionLost(cause, sent=True, replies=self._got[number])
         if not self._is_parallel:
@@ -410,7 +417,10 @@ class Cores:
         client: Of the server.
         programs: What each client does.
         faults: How many commands are lost, or their replies, at most.
-        is_late: Whether what is lost may still arrive.
+        fates: What may become of those: LATE is lost, and may still arrive; CANCELLED arrives, and
+            then the call is cancelled.
+        resends: Whether a command whose reply is lost is sent again, and does all that its
+            operation does; then the history has it twice, once without an answer.
         extra: By name how often something else happens at most, and what does it.
         answers: Exceptions that are answers: the history has their names.
         show_answer: Returns of an answer what the history has.
@@ -427,7 +437,8 @@ class Cores:
         programs: Iterable[Generator[Operation, Any, None]],
         *,
         faults: int = 0,
-        is_late: bool = False,
+        fates: Sequence[str] = (BEFORE, AFTER),
+        resends: bool = False,
         extra: Mapping[str, tuple[int, Callable[[], object]]] | None = None,
         answers: tuple[type[Exception], ...] = (),
         show_answer: Callable[[Any], Any] = lambda answer: answer,
@@ -435,14 +446,14 @@ class Cores:
         blur: Callable[[str], str] = lambda replies: replies,
     ) -> None:
         self.client, self.pool = client, client.connection_pool
-        self.answers, self.show_answer = answers, show_answer
+        self.answers, self.show_answer, self.resends = answers, show_answer, resends
         self.show_contents, self.blur = show_contents, blur
         self.history: list[Done] = []
         self.taken: list[Move] = []
         self.found: Contents = ()
         self.shown: Hashable = ()
         self._ticks = self.extras = 0
-        self._faults, self._fates = faults, (LATE,) if is_late else (BEFORE, AFTER)
+        self._faults, self._fates = faults, fates
         self.late: list[tuple[Any, list[list[bytes]]]] = []
         self._acts = dict(extra or {})
         self._left = {name: count for name, (count, _) in self._acts.items()}
