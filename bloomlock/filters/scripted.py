@@ -72,7 +72,8 @@ def run_script(
 
 @lru_cache(SCRIPTS_KEPT)
 def _made(text: str) -> Script:
-    return Script("header", "slices", "scripted", "scripted_end", body=text)
+    body = f"local function script(KEYS, ARGV, exists, add)\n{text}\nend\n"
+    return Script("header", "slices", "scripted", body=body)
 
 
 def _head(
@@ -87,13 +88,13 @@ def _head(
         number = hasher.shard_of(data)
         packed = hasher.packed([data], view.shards[number].slices.count)
         places.setdefault(number, []).append(packed)
-        which.append(1 + list(places).index(number))
+        which.append(struct.pack(">HI", 1 + list(places).index(number), len(places[number])))
     shards = [view.shards[number] for number in places]
     head: list[bytes | int] = [
         len(shards),
         sentinel(view.header),
         b"r" if renews else b"",
-        struct.pack(f">{len(which)}H", *which),
+        b"".join(which),
         b"".join(map(hasher.identify, encoded)),
     ]
     for shard, mine in zip(shards, places.values(), strict=True):

@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 
 
 class Script:
-    """One script, put together from files of this folder; `body` comes before the last."""
+    """One script, put together from files of this folder; `body` comes first."""
 
     def __init__(self, *names: str, body: str = "") -> None:
         folder = files(__package__)
-        *first, last = [(folder / f"{name}.lua").read_text("utf-8") for name in names]
-        self.source = "".join((*first, body, last))
+        self.source = body + "".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def by_digest(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:

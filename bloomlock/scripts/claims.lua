@@ -26,7 +26,7 @@ end
 
 local slices, number, dead
 if step == 'take' or step == 'commit' then
-    slices, number = open_slices(SHARD, ARGV[2], now_us, step == 'commit')
+    slices, number = open_slices(SHARD, ARGV[2], step == 'commit')
     dead = not has_set and {} or slices and read_tombstones(slices, TOMBSTONES, header, ids)
     if not slices or not dead then
         return slices and {'lost'} or {'grown', number}
@@ -35,15 +35,16 @@ end
 
 -- What is left of an earlier generation goes, but for the fence.
 local known = call('HMGET', COUNTS, 'header', 'fence')
+local last_fence = tonumber(known[2] or 0)
 if known[1] ~= header then
     call('UNLINK', CLAIMS, OPEN, FAILED, LOST, COUNTS)
-    call('HSET', COUNTS, 'header', header, 'fence', known[2] or 0)
+    call('HSET', COUNTS, 'header', header, 'fence', last_fence)
 end
 
 local function next_fence()
-    local fence = math.max(call('HGET', COUNTS, 'fence') + 1, now_us)
-    call('HSET', COUNTS, 'fence', fence)
-    return fence
+    last_fence = math.max(last_fence + 1, now_us)
+    call('HSET', COUNTS, 'fence', last_fence)
+    return last_fence
 end
 
 -- The record of an open claim, or of an item that failed; nil: there is none.
@@ -281,11 +282,5 @@ if step == 'expired' then
     end
 end
 
-local left_ms = call('PTTL', SHARD)
-if left_ms >= 0 then
-    for i = 2, #KEYS do
-        -- What was made just now expires with the shard. 0 is its last ms; PEXPIRE 0 would delete.
-        call('PEXPIRE', KEYS[i], math.max(left_ms, 1))
-    end
-end
+expire_with(unpack(KEYS))
 return reply

@@ -8,7 +8,7 @@ if read_header(KEYS[1]) ~= ARGV[1] then
 end
 -- One moment for all: of a shard and its tombstones none is there without the other.
 local time = redis.call('TIME')
-local until_ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2])
+local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]
 for _, key in ipairs(KEYS) do
   if ARGV[2] == '0' then
     redis.call('PERSIST', key)

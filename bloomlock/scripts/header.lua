@@ -20,6 +20,15 @@ local function flagged(header, has_set)
   return string.sub(header, 1, 1) .. string.char(HAS_SET) .. string.sub(header, 3)
 end
 
+-- Let keys expire with a shard, if it does.
+local function expire_with(shard, ...)
+  local left_ms = redis.call('PTTL', shard)
+  for _, key in ipairs(left_ms >= 0 and {...} or {}) do
+    -- 0 is its last millisecond; PEXPIRE 0 would delete.
+    redis.call('PEXPIRE', key, math.max(left_ms, 1))
+  end
+end
+
 -- Give a set of tombstones the sentinel of another generation. One that was evicted is not made anew:
 -- it would look as if nothing had been discarded.
 local function exchange_sentinel(set, before, after)

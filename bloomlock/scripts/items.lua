@@ -15,12 +15,7 @@ local header, has_set, found = read_header(key)
 if header ~= ARGV[1] or (has_set and not ARGV[5]) then
     return {found}
 end
-local now_us = 0
-if struct.unpack('>I8', ARGV[3]) > 0 then
-    local time = call('TIME')
-    now_us = time[1] * 1000000 + time[2]
-end
-local slices, count = open_slices(key, ARGV[3], now_us, op == 'a' or op == 'r')
+local slices, count = open_slices(key, ARGV[3], op == 'a' or op == 'r')
 if not slices then
     return {found, count}
 end
@@ -50,11 +45,7 @@ local function make_set()
     put_tombstone('+inf', header)
     found, has_set = flagged(header, true), true
     call('SETRANGE', key, 0, found)
-    local left_ms = call('PTTL', key)
-    if left_ms >= 0 then
-        -- 0 in its last millisecond; PEXPIRE 0 would delete it.
-        call('PEXPIRE', set, math.max(left_ms, 1))
-    end
+    expire_with(key, set)
 end
 
 local items, answers = places == '' and #identities or #places / slices.width, {}

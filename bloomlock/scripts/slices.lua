@@ -9,7 +9,7 @@ local FIRST_BYTE = 24
 -- Return the slices that count, the newest first. With `adds` a window goes on to the epoch of the
 -- clock: the slice of that is wiped, and those of the epochs between are not in use any more. Return
 -- nil, and how many slices there are, where the layout has another number.
-local function open_slices(key, layout, now_us, adds)
+local function open_slices(key, layout, adds)
     local call = redis.call
     local epoch_us, size, count = struct.unpack('>I8I4B', layout)
     local newest, used = struct.unpack('>I8I2', call('GETRANGE', key, 8, 17))
@@ -26,7 +26,8 @@ local function open_slices(key, layout, now_us, adds)
         end
         return slices
     end
-    local now = math.floor(now_us / epoch_us)
+    local time = call('TIME')
+    local now = math.floor((time[1] * 1000000 + time[2]) / epoch_us)
     slices.is_window, slices.is_behind = true, now > newest
     if adds and now > newest then
         for epoch = math.max(newest + 1, now - count + 1), now do

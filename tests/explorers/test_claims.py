@@ -237,6 +237,7 @@ WORLDS = [
     (["claim", "extend", "commit"], ONCE, 0, 2),
     (ONCE, ["claim", "commit", "discard"], 0, 1),
     (ONCE, ["discard"], 1, 0),
+    (ONCE, ["add", "claim", "discard", "add"], 0, 1),
 ]
 
 
