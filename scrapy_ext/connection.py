@@ -5,7 +5,7 @@ It gives up after a short time-out and never retries by itself: the crawl waits 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -65,31 +65,35 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     # Entries of the queue are bytes, also where scrapy-redis is told to decode them.
     given |= {"retry": Retry(NoBackoff(), 0), "decode_responses": False}
     client = _make(source, given.pop("redis_cls", None) or redis.Redis, given)
+    if type(client) is not redis.Redis:
+        return client
+    mode = ""
     try:
-        mode = _mode(client) if type(client) is redis.Redis else ""
+        with suppress(redis.exceptions.NoPermissionError):  # what is allowed will show
+            info = client.info("server")
+            # Valkey's word, and Redis's.
+            mode = info.get("server_mode") or info.get("redis_mode")
         if mode == "cluster":
             client.close()
             client = _make(source, redis.RedisCluster, given)
     except (redis.RedisError, OSError) as error:
         client.close()
         raise ServerError(
-            f"{source}: no Redis server can be used at {place_of(client)} "
+            f"{source}: no Redis server can be used at {_place_of(client)} "
             f"({type(error).__name__}: {error}), and the crawl does not start without it"
         ) from None
     if mode == "sentinel":
         client.close()
         raise ServerError(
-            f"{source}: the server at {place_of(client)} is a Sentinel, which holds no filter; "
+            f"{source}: the server at {_place_of(client)} is a Sentinel, which holds no filter; "
             'REDIS_PARAMS["redis_cls"] may be a function that makes a client of its master'
         )
     return client
 
 
-def place_of(client: Any) -> str:
+def _place_of(client: redis.Redis) -> str:
     """Return where a client's server is, without its password."""
-    pool = getattr(client, "connection_pool", None)
-    if pool is None:
-        return "the nodes of the cluster"
+    pool = client.connection_pool
     if service := getattr(pool, "service_name", None):
         return f"the master of the Sentinels' service {service!r}"
     known = pool.connection_kwargs
@@ -108,15 +112,6 @@ def _make(source: str, chosen: Any, given: dict[str, Any]) -> Any:
     address = find_address(url, name=source)
     with explained(address):
         return chosen.from_url(address.url, **options)
-
-
-def _mode(client: Any) -> str:
-    """Return what a server says it is: `standalone`, `cluster` or `sentinel`."""
-    try:
-        info = client.info("server")
-    except redis.exceptions.NoPermissionError:
-        return ""  # what is allowed will show
-    return str(info.get("server_mode") or info.get("redis_mode", ""))  # Valkey's word, and Redis's
 
 
 def _parameters(settings: BaseSettings) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import scrapy
-from scrapy.utils.asyncio import call_later, is_asyncio_available
+from scrapy.utils.asyncio import create_looping_call, is_asyncio_available
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.threads import deferToThread
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.utils.asyncio import CallLaterResult
+    from scrapy.utils.asyncio import AsyncioLoopingCall
+    from twisted.internet.task import LoopingCall
 
     from bloomlock import BloomFilter, FilterInfo
 
 logger = logging.getLogger("bloomlock.scrapy")
 
 T = TypeVar("T")
-FIRST_LOOK_S, LONGEST_PAUSE_S = 10.0, 60.0
-"""Each pause is twice as long as the one before: the server reads the whole filter for a look."""
+LOOK_S = 20.0
+"""How often the fill is looked at, for which the server reads the whole filter."""
 
 
 def check(crawler: Crawler) -> None:
@@ -97,26 +98,22 @@ class FilterStats:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._timer: CallLaterResult | None = None
-        self._pause_s = FIRST_LOOK_S
+        self._looks: AsyncioLoopingCall | LoopingCall | None = None
 
     def count(self, name: str, by: float = 1) -> None:
         if self._crawler.stats is not None:
             self._crawler.stats.inc_value(name, by)  # type: ignore[arg-type]
 
     def watch(self, shared: BloomFilter) -> None:
-        async def look() -> None:
-            await self.look(shared)
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-            if self._timer is not None:
-                self.watch(shared)
+        def look() -> None:
+            deferred_from_coro(self.look(shared))
 
-        self._timer = call_later(self._pause_s, lambda: deferred_from_coro(look()))
+        self._looks = create_looping_call(look)
+        self._looks.start(LOOK_S, now=False)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._looks is not None and self._looks.running:
+            self._looks.stop()
 
     async def look(self, shared: BloomFilter) -> None:
         try:

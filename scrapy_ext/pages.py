@@ -43,6 +43,7 @@ class OpenPage:
     error: str | None = None
     is_over: bool = False
     children: int = 0
+    gave_item: bool = False
     records: Sequence[bytes] = ()
 
 

@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakSet
 
 from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
@@ -66,8 +65,6 @@ class Scheduler(BaseScheduler):
         self._stats = engine.FilterStats(crawler)
         self._count = self._stats.count
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
-        # Pages that gave an item.
-        self._gave: WeakSet[Request] = WeakSet()
         self._pages = OpenPages(self._end)
         self._ready: deque[tuple[OpenPage, Request]] = deque()
         # What cannot be serialized.
@@ -197,8 +194,8 @@ class Scheduler(BaseScheduler):
         return are_kept
 
     def gave_item(self, page: Request) -> None:
-        if self._crawl.delivered is not None:
-            self._gave.add(page)
+        if page in self._pages:
+            self._pages[page].gave_item = True
 
     def log_duplicate(self, request: Request) -> None:
         self._log.log(request, self._spider)
@@ -240,11 +237,11 @@ class Scheduler(BaseScheduler):
         self._pages.collect(engine.in_progress(self._crawler))
 
     def _end(self, page: OpenPage) -> None:
-        if page.error is None and page.request is not None and page.request in self._gave:
+        request = page.request
+        if self._crawl.delivered is not None and page.gave_item and page.error is None and request:
             # A link leads to the page that redirected here.
-            urls = page.request.meta.get("redirect_urls", ())
-            earlier = [page.request.replace(url=url) for url in urls]
-            page.records = [*map(self._pushes.fingerprints.of, (page.request, *earlier))]
+            earlier = [request.replace(url=url) for url in request.meta.get("redirect_urls", ())]
+            page.records = [*map(self._pushes.fingerprints.of, (request, *earlier))]
         if page.id and page.error is not None:
             self._count("bloomlock/failed")
         if page.id or page.records:
