@@ -8,6 +8,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import redis
@@ -66,6 +67,22 @@ def own_pool(client: object) -> Source | None:
     return getattr(client, "connection_pool", None)
 
 
+def free_lock_in_forks(pool: Source | None) -> None:
+    if hasattr(pool, "_lock"):
+        _POOLS.add(pool)
+
+
+def _renew_locks() -> None:
+    # redis-py takes the lock of a pool before it notices that its process is a child of fork,
+    # where a thread of the parent may have it for ever.
+    for pool in list(_POOLS):
+        pool._lock = threading.RLock()  # noqa: SLF001 - there is no public way
+
+
+_POOLS: weakref.WeakSet[Source] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_renew_locks)
+
+
 def max_connections(source: Source, default: int) -> int:
     return int(getattr(source, "max_connections", default))
 
@@ -76,13 +93,6 @@ def may_keep_one(pool: Source | None) -> bool:
         and not isinstance(pool, _KEEP_NONE)
         and max_connections(pool, 0) >= FEW_CONNECTIONS
     )
-
-
-def renew_lock(pool: Source | None) -> None:
-    # redis-py takes the lock of a pool before it notices that its process is a child of fork,
-    # where a thread of the parent may have it for ever.
-    if pool is not None and hasattr(pool, "_lock"):
-        pool._lock = threading.RLock()  # noqa: SLF001 - there is no public way
 
 
 def get_connection(pool: Source) -> Connection:

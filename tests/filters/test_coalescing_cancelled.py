@@ -16,7 +16,8 @@ from proxy import Proxy
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.errors import BloomlockError, OutcomeUnknownError
 from bloomlock.filters import coalescing
-from bloomlock.runtime.tasks import MOST_AT_ONCE, tasks_for
+from bloomlock.runtime._async.driver import AsyncDriver
+from bloomlock.runtime._async.exchange import MOST_AT_ONCE
 
 MOST = 100
 
@@ -63,7 +64,7 @@ async def settled(client, made):
     await happened(lambda: not (made._calls()._busy or in_use(client) or other_tasks()))
     assert not made._calls()._waiting
     assert not made._calls()._under_way
-    assert tasks_for(client)._bounds[""]._value == MOST_AT_ONCE
+    assert AsyncDriver.of(client)._bounds[""]._value == MOST_AT_ONCE
     assert not coalescing._TASKS
 
 

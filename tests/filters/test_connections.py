@@ -14,8 +14,8 @@ from servers import wait_until
 from bloomlock import AsyncBloomFilter, AsyncLock, AsyncRedlock, BloomFilter
 from bloomlock.commands import encode_command
 from bloomlock.effects import Transaction
-from bloomlock.runtime.tasks import tasks_for
-from bloomlock.runtime.threads import threads_for
+from bloomlock.runtime._async.driver import AsyncDriver
+from bloomlock.runtime._sync.driver import Driver
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ has_marks = pytest.mark.skipif(
 @has_marks
 def test_an_idle_connection_that_redis_py_has_marked_goes_back_first(pooled):
     made = BloomFilter("x", 1000, client=pooled)
-    [(connection, _, _)] = threads_for(pooled)._idle
+    [(connection, _, _)] = Driver.of(pooled)._idle
     connection.mark_for_reconnect()
     made.add("a")
     # Its release has taken the mark off.
@@ -119,7 +119,7 @@ def test_an_idle_connection_of_asyncio_that_redis_py_has_marked_goes_back_first(
         async with redis.asyncio.Redis.from_url(valkey) as client:
             made = await AsyncBloomFilter("x", 1000, client=client)
             await made.add("a")
-            [(connection, _, _)] = tasks_for(client)._idle
+            [(connection, _, _)] = AsyncDriver.of(client)._idle
             connection.mark_for_reconnect()
             await made.add("b")
             # It would be closed after that, had the item gone over it.
@@ -184,7 +184,7 @@ LEAVES = (ValueError, RuntimeError, KeyboardInterrupt, GeneratorExit)
 @pytest.mark.parametrize("way", WAYS_OUT)
 def test_no_connection_goes_back_with_watch_or_multi(pooled, valkey, way):
     with redis.Redis.from_url(valkey) as client:
-        threads = threads_for(client)
+        threads = Driver.of(client)
         with contextlib.suppress(*LEAVES):
             threads.run(WAYS_OUT[way]())
         assert_none_pending(pooled)
@@ -197,7 +197,7 @@ def test_no_connection_goes_back_with_watch_or_multi(pooled, valkey, way):
 def test_no_connection_goes_back_with_watch_or_multi_in_asyncio(pooled, valkey, way):
     async def run():
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            tasks = tasks_for(client)
+            tasks = AsyncDriver.of(client)
             with contextlib.suppress(*LEAVES):
                 await tasks.run(WAYS_OUT[way]())
             await assert_soon_none_pending(pooled)
@@ -212,7 +212,7 @@ def test_a_cancelled_task_leaves_no_watch_behind(pooled, valkey):
     async def run():
         async with redis.asyncio.Redis.from_url(valkey) as client:
             looks = [encode_command("BLPOP", "nothing", 60)]
-            task = asyncio.create_task(tasks_for(client).run(watched(looks=looks)))
+            task = asyncio.create_task(AsyncDriver.of(client).run(watched(looks=looks)))
             while not pending(pooled):  # noqa: ASYNC110 - it is on the server
                 await asyncio.sleep(0.001)
             task.cancel()

@@ -13,7 +13,7 @@ from redis.auth.token import SimpleToken
 
 from bloomlock import BloomFilter, Lock
 from bloomlock.runtime import connections
-from bloomlock.runtime.threads import threads_for
+from bloomlock.runtime._sync.driver import Driver
 
 TOKEN = SimpleToken("second", (time.time() + 3600) * 1000, time.time() * 1000, {"oid": "rotated"})
 
@@ -28,7 +28,7 @@ def lock(r):
 
 def idle(client):
     """Return the connection that is kept."""
-    [(connection, _, _)] = threads_for(client)._idle
+    [(connection, _, _)] = Driver.of(client)._idle
     return connection
 
 

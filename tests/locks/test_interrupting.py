@@ -25,7 +25,8 @@ from people import Person
 from servers import wait_until
 
 from bloomlock import AsyncLock, AsyncReadWriteLock, Lock
-from bloomlock.runtime.tasks import MOST_AT_ONCE, tasks_for
+from bloomlock.runtime._async.driver import AsyncDriver
+from bloomlock.runtime._async.exchange import MOST_AT_ONCE
 
 MOST = 5000
 """More points than there are."""
@@ -134,7 +135,7 @@ async def check_settled(client, r, lock):
     # What a slow server has not answered goes on behind.
     await happened(lambda: not in_use(client) and not other_tasks())
     assert is_free(r, lock)
-    assert tasks_for(client)._bounds[""]._value == MOST_AT_ONCE
+    assert AsyncDriver.of(client)._bounds[""]._value == MOST_AT_ONCE
 
 
 def at_every_suspension(one, least):

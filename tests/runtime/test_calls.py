@@ -11,8 +11,8 @@ import redis.asyncio
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.effects import Call, Pause
-from bloomlock.runtime.tasks import tasks_for
-from bloomlock.runtime.threads import threads_for
+from bloomlock.runtime._async.driver import AsyncDriver
+from bloomlock.runtime._sync.driver import Driver
 
 
 def call(function, *args):
@@ -36,11 +36,11 @@ def run(r, valkey, request):
     def run_in_task(core):
         async def main():
             async with redis.asyncio.Redis.from_url(valkey) as client:
-                return await tasks_for(client).run(core)
+                return await AsyncDriver.of(client).run(core)
 
         return asyncio.run(main())
 
-    return threads_for(r).run if request.param == "threads" else run_in_task
+    return Driver.of(r).run if request.param == "threads" else run_in_task
 
 
 both = pytest.mark.parametrize("run", ["threads", "asyncio"], indirect=True)
@@ -61,7 +61,7 @@ def test_what_a_function_raises_is_raised_in_the_core(run, r):
 def test_asyncio_calls_in_another_thread(valkey):
     async def main():
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            return await tasks_for(client).run(call(threading.current_thread))
+            return await AsyncDriver.of(client).run(call(threading.current_thread))
 
     assert asyncio.run(main()) is not threading.main_thread()
 
@@ -72,7 +72,7 @@ def test_a_core_takes_back_what_it_began_when_it_is_interrupted(r):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        threads_for(r).run(set_while(Call(interrupt)))
+        Driver.of(r).run(set_while(Call(interrupt)))
     assert not r.exists("key")
 
 
@@ -80,7 +80,7 @@ def test_a_core_takes_back_what_it_began_when_its_task_is_cancelled(valkey, r):
     async def main():
         async with redis.asyncio.Redis.from_url(valkey) as client:
             begun = asyncio.Event()
-            task = asyncio.create_task(tasks_for(client).run(set_while(Pause(600), begun)))
+            task = asyncio.create_task(AsyncDriver.of(client).run(set_while(Pause(600), begun)))
             await begun.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

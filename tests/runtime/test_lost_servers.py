@@ -20,8 +20,8 @@ from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.commands import encode_command
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.runtime import connections, redispy
-from bloomlock.runtime.tasks import Tasks, tasks_for
-from bloomlock.runtime.threads import threads_for
+from bloomlock.runtime._async.driver import AsyncDriver
+from bloomlock.runtime._sync.driver import Driver
 
 PING = encode_command("PING")
 
@@ -71,7 +71,7 @@ def test_the_connections_that_other_threads_had_are_left_too(endpoint):
         fail_over()
         with pytest.raises(ReadOnlyError):
             made.add("b")
-        threads_for(client).close()
+        Driver.of(client).close()
         used = client.connection_pool.get_connection()
         assert made.add_many(["b", "c"]) == [True, True]
         client.connection_pool.release(used)
@@ -127,7 +127,7 @@ def test_nothing_is_sent_again_after_a_cancellation_that_was_swallowed(valkey, m
         except asyncio.CancelledError:
             raise ConnectionLost(redis.ConnectionError(), sent=True, replies=[]) from None
 
-    monkeypatch.setattr(Tasks, "_request", swallow)
+    monkeypatch.setattr(AsyncDriver, "_request", swallow)
 
     def core():
         for _ in range(2):
@@ -136,7 +136,7 @@ def test_nothing_is_sent_again_after_a_cancellation_that_was_swallowed(valkey, m
 
     async def run():
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            task = asyncio.ensure_future(tasks_for(client).run(core()))
+            task = asyncio.ensure_future(AsyncDriver.of(client).run(core()))
             await asyncio.wait([task])
             assert task.cancelled()
             assert len(asked) == 1

@@ -22,7 +22,7 @@ from redis.retry import Retry
 
 from bloomlock import BloomFilter, Lock
 from bloomlock.runtime import redispy
-from bloomlock.runtime.threads import threads_for
+from bloomlock.runtime._sync.driver import Driver
 
 needs_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None and "CI" not in os.environ, reason="makes the certificate"
@@ -100,7 +100,7 @@ def test_requests_over_tls(valkey, certificate):
         assert [made.add(item) for item in ("a", "b", "a")] == [True, True, False]
         assert made.exists("b")
         assert not made.exists("c")
-        [(connection, _, _)] = threads_for(client)._idle
+        [(connection, _, _)] = Driver.of(client)._idle
         assert type(connection) is SSLConnection
         assert type(connection) in redispy.OWN_CLASSES
         # Answers of many records of TLS, and one of them received past the parser.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy import Proxy
 
-from bloomlock.runtime.tasks import tasks_for
+from bloomlock.runtime._async.driver import AsyncDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -56,7 +56,7 @@ async def happened(condition: Callable[[], object]) -> None:
 
 def in_use(client: Any) -> bool:
     """Tell whether requests use connections of a client; the runtime keeps an idle one."""
-    kept = {connection for connection, _, _ in tasks_for(client)._idle}
+    kept = {connection for connection, _, _ in AsyncDriver.of(client)._idle}
     return client.connection_pool._in_use_connections != kept
 
 

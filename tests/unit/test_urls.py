@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bloomlock.errors import BloomlockError
-from bloomlock.runtime.clients import async_client, sync_client, sync_clients
+from bloomlock.runtime._async.clients import async_client_of
+from bloomlock.runtime._sync.clients import client_of, clients_of
 from bloomlock.server.urls import find_address, hide_secret, shown
 
 # Nothing else in a URL, and no sentence, has these letters.
@@ -53,12 +54,12 @@ def test_nothing_of_it_is_left(url):
 @given(urls())
 def test_no_error_shows_it(url):
     for use in (
-        sync_client,
-        lambda given: asyncio.run(async_client(given)),
-        lambda given: sync_clients([given, given]),
-        sync_clients,
-        lambda given: sync_client(given.encode()),
-        lambda given: sync_client(given.replace("://", ":/")),
+        client_of,
+        lambda given: asyncio.run(async_client_of(given)),
+        lambda given: clients_of([given, given]),
+        clients_of,
+        lambda given: client_of(given.encode()),
+        lambda given: client_of(given.replace("://", ":/")),
         lambda given: find_address(None, {"REDIS_URL": given.upper()}),
     ):
         with pytest.raises((BloomlockError, ValueError)) as caught:

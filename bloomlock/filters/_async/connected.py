@@ -11,17 +11,11 @@ from redis.exceptions import RedisError
 from bloomlock.effects import shorten_traceback
 from bloomlock.filters.base import FilterBase
 from bloomlock.filters.claim_session import ClaimRenewer
+from bloomlock.filters.coalescing import Coalescer
 from bloomlock.filters.state import FilterState
-
-if True:  # ASYNC
-    from bloomlock.filters.coalescing import Coalescer
-    from bloomlock.locks.watchdog import watchdog_of_loop
-    from bloomlock.runtime.clients import async_client, close_async_client
-    from bloomlock.runtime.tasks import Tasks, tasks_for
-else:
-    from bloomlock.locks.watchdog import WATCHDOG
-    from bloomlock.runtime.clients import sync_client
-    from bloomlock.runtime.threads import threads_for
+from bloomlock.locks.watchdog import WATCHDOG, watchdog_of_loop
+from bloomlock.runtime._async.clients import async_client_of, async_close_client
+from bloomlock.runtime._async.driver import AsyncDriver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,18 +71,18 @@ class AsyncConnectedFilter(FilterBase):
             self._state = state
             self._client = client
             self._owns_client = False
-            self._runtime: Tasks | None = None
+            self._runtime: AsyncDriver | None = None
             self._coalescer: Coalescer | None = None
 
-        async def _connected(self) -> Tasks:
+        async def _connected(self) -> AsyncDriver:
             if self._runtime is None:
-                made, owned = await async_client(self._client)
+                made, owned = await async_client_of(self._client)
                 if self._runtime is None:
                     self._client, self._owns_client = made, owned
-                    self._runtime = tasks_for(made)
+                    self._runtime = AsyncDriver.of(made)
                 elif owned:
                     # Another task was faster while this one connected.
-                    await close_async_client(made)
+                    await async_close_client(made)
             return self._runtime
 
         def _calls(self) -> Coalescer:
@@ -121,8 +115,8 @@ class AsyncConnectedFilter(FilterBase):
 
         def _connect(self, state: FilterState, client: AsyncClient) -> None:
             self._state = state
-            self._client, self._owns_client = sync_client(client)
-            self._runtime = threads_for(self._client)
+            self._client, self._owns_client = async_client_of(client)
+            self._runtime = AsyncDriver.of(self._client)
             self._run = self._runtime.run
 
         def _renewer(self) -> ClaimRenewer:
@@ -151,12 +145,8 @@ class AsyncConnectedFilter(FilterBase):
 @asynccontextmanager
 async def async_connected(client: AsyncClient) -> AsyncIterator[tuple[Any, Any]]:
     """Give a client and its runtime for some requests; close what is made for them."""
-    if True:  # ASYNC
-        made, owned = await async_client(client)
-        runtime = tasks_for(made)
-    else:
-        made, owned = sync_client(client)
-        runtime = threads_for(made)
+    made, owned = await async_client_of(client)
+    runtime = AsyncDriver.of(made)
     try:
         yield made, runtime
     except (RedisError, OSError) as error:
@@ -165,7 +155,7 @@ async def async_connected(client: AsyncClient) -> AsyncIterator[tuple[Any, Any]]
     finally:
         if True:  # ASYNC
             if owned:
-                await close_async_client(made)
+                await async_close_client(made)
         else:
             runtime.close()
             if owned:

@@ -13,8 +13,8 @@ from bloomlock.filters.base import FilterBase
 from bloomlock.filters.claim_session import ClaimRenewer
 from bloomlock.filters.state import FilterState
 from bloomlock.locks.watchdog import WATCHDOG
-from bloomlock.runtime.clients import sync_client
-from bloomlock.runtime.threads import threads_for
+from bloomlock.runtime._sync.clients import client_of
+from bloomlock.runtime._sync.driver import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,8 +60,8 @@ class ConnectedFilter(FilterBase):
 
     def _connect(self, state: FilterState, client: Client) -> None:
         self._state = state
-        self._client, self._owns_client = sync_client(client)
-        self._runtime = threads_for(self._client)
+        self._client, self._owns_client = client_of(client)
+        self._runtime = Driver.of(self._client)
         self._run = self._runtime.run
 
     def _renewer(self) -> ClaimRenewer:
@@ -90,8 +90,8 @@ class ConnectedFilter(FilterBase):
 @contextmanager
 def connected(client: Client) -> Iterator[tuple[Any, Any]]:
     """Give a client and its runtime for some requests; close what is made for them."""
-    made, owned = sync_client(client)
-    runtime = threads_for(made)
+    made, owned = client_of(client)
+    runtime = Driver.of(made)
     try:
         yield made, runtime
     except (RedisError, OSError) as error:

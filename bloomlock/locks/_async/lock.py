@@ -14,22 +14,17 @@ from bloomlock.locks.hold import async_current_owner
 from bloomlock.locks.options import NOT_GIVEN, LockOptions
 from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
+from bloomlock.locks.watchdog import WATCHDOG, watchdog_of_loop
+from bloomlock.runtime._async.clients import async_client_of, async_close_client
+from bloomlock.runtime._async.driver import AsyncDriver
+from bloomlock.runtime.background import GRACE_SECONDS, finish
 from bloomlock.runtime.clients import CLIENTS, not_portable
 from bloomlock.runtime.clock import boot_clock
 
 if True:  # ASYNC
     from asyncio import Event
-
-    from bloomlock.locks.watchdog import watchdog_of_loop
-    from bloomlock.runtime.background import GRACE_SECONDS, finish
-    from bloomlock.runtime.clients import async_client, close_async_client
-    from bloomlock.runtime.tasks import tasks_for
 else:
     from threading import Event
-
-    from bloomlock.locks.watchdog import WATCHDOG
-    from bloomlock.runtime.clients import sync_client
-    from bloomlock.runtime.threads import threads_for
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -144,12 +139,12 @@ class AsyncLock:
                 self._session.attach(self._runtime, watchdog_of_loop())
 
         async def _connect(self) -> None:
-            made, owned = await async_client(self._client)
+            made, owned = await async_client_of(self._client)
             if self._runtime is None:
-                self._runtime, self._owns_client = tasks_for(made), owned
+                self._runtime, self._owns_client = AsyncDriver.of(made), owned
             elif owned:
                 # Another task was faster while this one connected.
-                await close_async_client(made)
+                await async_close_client(made)
 
         async def _finish(self, core: Core[T]) -> T:
             """Carry a core out to its end, even if the caller is cancelled."""
@@ -161,8 +156,8 @@ class AsyncLock:
     else:
 
         def _start(self, client: Any) -> None:
-            self._client, self._owns_client = sync_client(client)
-            self._runtime = threads_for(self._client)
+            self._client, self._owns_client = async_client_of(client)
+            self._runtime = AsyncDriver.of(self._client)
             self._session.attach(self._runtime, WATCHDOG)
 
         def _finish(self, core: Core[T]) -> T:
@@ -347,10 +342,7 @@ class AsyncLock:
         if self._runtime is not None:
             await self._runtime.close()
             if self._owns_client:
-                if True:  # ASYNC
-                    await close_async_client(self._runtime.client)
-                else:
-                    self._client.close()
+                await async_close_client(self._runtime.client)
 
     async def __aenter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""

@@ -6,16 +6,11 @@ from typing import TYPE_CHECKING
 
 from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
+from bloomlock.locks.watchdog import WATCHDOG
+from bloomlock.runtime._async.clients import async_clients_of, async_close_client
+from bloomlock.runtime._async.driver import AsyncDriver
 
 from .lock import AsyncLock
-
-if True:  # ASYNC
-    from bloomlock.runtime.clients import async_clients, close_async_client
-    from bloomlock.runtime.tasks import tasks_over
-else:
-    from bloomlock.locks.watchdog import WATCHDOG
-    from bloomlock.runtime.clients import sync_clients
-    from bloomlock.runtime.threads import threads_for, threads_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,30 +84,30 @@ class AsyncRedlock(AsyncLock):
 
         def _start(self, client: Any) -> None:
             super()._start(None)
-            made = async_clients(client)
+            made = async_clients_of(client)
             self._members = [each for each, _ in made]
             self._made = [each for each, is_ours in made if is_ours]
 
         async def _connect(self) -> None:
-            self._runtime = tasks_over(self._members)
+            self._runtime = AsyncDriver.over(self._members)
 
         async def close(self) -> None:
             """End what goes on in the background; close the clients that this object made."""
             if self._runtime is not None:
                 await self._runtime.end_background(self._session.options.server_timeout)
             for client in self._made:
-                await close_async_client(client)
+                await async_close_client(client)
 
     else:
 
         def _start(self, client: Any) -> None:
-            made = sync_clients(client)
+            made = async_clients_of(client)
             self._made = [each for each, is_ours in made if is_ours]
-            self._runtime = threads_over([each for each, _ in made])
+            self._runtime = AsyncDriver.over([each for each, _ in made])
             self._session.attach(self._runtime, WATCHDOG)
 
         def close(self) -> None:
             """Close the clients that this object made."""
             for client in self._made:
-                threads_for(client).close()
-                client.close()
+                AsyncDriver.of(client).close()
+                async_close_client(client)

@@ -15,9 +15,10 @@ from bloomlock.locks.options import NOT_GIVEN, LockOptions
 from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
 from bloomlock.locks.watchdog import WATCHDOG
-from bloomlock.runtime.clients import CLIENTS, not_portable, sync_client
+from bloomlock.runtime._sync.clients import client_of, close_client
+from bloomlock.runtime._sync.driver import Driver
+from bloomlock.runtime.clients import CLIENTS, not_portable
 from bloomlock.runtime.clock import boot_clock
-from bloomlock.runtime.threads import threads_for
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -100,8 +101,8 @@ class Lock:
         self._start(client)
 
     def _start(self, client: Any) -> None:
-        self._client, self._owns_client = sync_client(client)
-        self._runtime = threads_for(self._client)
+        self._client, self._owns_client = client_of(client)
+        self._runtime = Driver.of(self._client)
         self._session.attach(self._runtime, WATCHDOG)
 
     def _finish(self, core: Core[T]) -> T:
@@ -276,7 +277,7 @@ class Lock:
         if self._runtime is not None:
             self._runtime.close()
             if self._owns_client:
-                self._client.close()
+                close_client(self._runtime.client)
 
     def __enter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""

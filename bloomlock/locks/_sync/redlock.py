@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
 from bloomlock.locks.watchdog import WATCHDOG
-from bloomlock.runtime.clients import sync_clients
-from bloomlock.runtime.threads import threads_for, threads_over
+from bloomlock.runtime._sync.clients import clients_of, close_client
+from bloomlock.runtime._sync.driver import Driver
 
 from .lock import Lock
 
@@ -82,13 +82,13 @@ class Redlock(Lock):
         self._use(RedlockSession(name, RedlockOptions(ttl, **options)), clients)
 
     def _start(self, client: Any) -> None:
-        made = sync_clients(client)
+        made = clients_of(client)
         self._made = [each for each, is_ours in made if is_ours]
-        self._runtime = threads_over([each for each, _ in made])
+        self._runtime = Driver.over([each for each, _ in made])
         self._session.attach(self._runtime, WATCHDOG)
 
     def close(self) -> None:
         """Close the clients that this object made."""
         for client in self._made:
-            threads_for(client).close()
-            client.close()
+            Driver.of(client).close()
+            close_client(client)

@@ -35,16 +35,12 @@ from bloomlock.errors import BloomlockError, FilterNotFoundError
 from bloomlock.parallel import leaves_transaction, outcomes_of, writes_of
 from bloomlock.refusals import explain, is_refusal
 from bloomlock.runtime import cluster, connections
+from bloomlock.runtime._async.clients import async_close_client
 from bloomlock.runtime._async.exchange import AsyncExchange
 from bloomlock.runtime.background import AsyncBackground, out_of_time
 from bloomlock.runtime.clock import async_sleep, boot_clock
 from bloomlock.runtime.cluster import Again, Pauses, Sent
-
-if True:  # ASYNC
-    from bloomlock.runtime.clients import close_async_client
-    from bloomlock.runtime.pubsub import Hub
-else:
-    from bloomlock.runtime.pubsub import Listener, listen
+from bloomlock.runtime.pubsub import Hub, Listener, listen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -102,7 +98,7 @@ class AsyncDriver(AsyncExchange):
         async def close_client(self) -> None:
             """Close the client, on whatever loop it was used last."""
             await self.be_on_running_loop()
-            await close_async_client(self.client)
+            await async_close_client(self.client)
 
         async def end_background(self, seconds: float) -> None:
             await self._background.end(seconds)

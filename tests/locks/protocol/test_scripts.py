@@ -21,7 +21,7 @@ from bloomlock.locks.protocol.steps import (
     Granted,
     ReleaseRequest,
 )
-from bloomlock.runtime.threads import threads_for
+from bloomlock.runtime._sync.driver import Driver
 
 KEYS = LockKeys.of("compared")
 HEARD, UNHEARD = b"heard", b"unheard"
@@ -58,7 +58,7 @@ class Comparison:
     """Random steps, each by the scripts and by the rules."""
 
     def __init__(self, r, seed):
-        self.r, self.run, self.chance = r, threads_for(r).run, random.Random(seed)
+        self.r, self.run, self.chance = r, Driver.of(r).run, random.Random(seed)
         self.seen = Counter()
 
     def request(self):

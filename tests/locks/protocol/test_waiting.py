@@ -19,7 +19,7 @@ from bloomlock.locks.protocol.steps import (
     ReleaseRequest,
 )
 from bloomlock.locks.protocol.waiting import NO_CHANNEL, Attempt, deadline_of
-from bloomlock.runtime.threads import threads_for
+from bloomlock.runtime._sync.driver import Driver
 
 LEASE_MS = 600_000
 KEYS = LockKeys.of("waited for")
@@ -92,7 +92,7 @@ class Others:
     """Everybody else who uses the lock."""
 
     def __init__(self, r):
-        self._r, self._run, self._steps = r, threads_for(r).run, LockSteps(KEYS, set())
+        self._r, self._run, self._steps = r, Driver.of(r).run, LockSteps(KEYS, set())
 
     def acquire(self, token, channel=b""):
         return self._run(self._steps.acquire(AcquireRequest(token, LEASE_MS, channel=channel)))[0]
