@@ -10,6 +10,7 @@ from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter, list_filters, rename_filter
 from bloomlock.errors import (
     BloomlockError,
+    ClaimLostError,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
@@ -43,12 +44,17 @@ def test_a_filter_has_all_it_had_under_its_new_name(r, kind):
     made = filled(r, kind)
     gone = ITEMS[:30] if kind == "discards" else []
     assert made.discard_many(gone) == [True] * len(gone) if gone else True
+    held = made.claim("held", renew=False) if kind != "native" else None
     made.expire(HOUR)
     follows = BloomFilter("x", **{"capacity": 3000, "client": r} | KINDS[kind], on_lost="recreate")
     renamed = made.rename("y")
     assert renamed.name == "y"
     assert renamed.exists_many(ITEMS) == [item not in gone for item in ITEMS]
     assert renamed.add_many(["new", ITEMS[-1]]) == [True, False]
+    if held:
+        assert [one.item for one in renamed.open_claims()] == ["held"]
+        with pytest.raises(ClaimLostError):
+            held.commit()
     assert HOUR - 600 < renamed.ttl() <= HOUR
     assert list_filters(client=r) == ["y"]
     assert keys_of(r, "x") == []

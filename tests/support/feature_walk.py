@@ -21,6 +21,7 @@ import redis.asyncio
 from contract.backends import Awaited
 from flat_options import given
 from proxy import Proxy, deliver
+from window_clocks import BEGIN, SLICE, SLICES, WINDOW, Clock
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
 from bloomlock.errors import (
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
 
 NAMES = ("alpha", "beta", "gamma")
 ITEMS = [f"item {number}" for number in range(24)]
-SLICES, SLICE = 6, 1000
-WINDOW = SLICES * SLICE
-BEGIN = 2_000_000_000
-"""The first moment of an epoch of the server's clock."""
 OBJECTS = 3
 """Of each filter at most."""
 STALENESS = 30.0
@@ -69,34 +66,24 @@ LOST = (FilterLostError, FilterNotFoundError)
 
 
 @dataclass(eq=False)
-class Record:
-    """A claim that the server has.
-
-    Attributes:
-        claim: Its worker's; None: it was given back.
-        until: When its lease is over.
-    """
-
-    claim: Any
-    until: float
-
-
-@dataclass(eq=False)
 class Held:
-    """What a worker has claimed.
+    """A claim that the server has, or had.
 
     Attributes:
-        claim: The claim.
         model: Of the filter.
         item: What was claimed.
+        until: When its lease is over.
         is_offered: Whether it came from `claim_expired`.
+        is_back: Whether it was given back.
         taken_at: When another worker took it over; None: none did.
     """
 
     claim: Any
     model: Model
     item: str
+    until: float
     is_offered: bool = False
+    is_back: bool = False
     taken_at: float | None = None
 
 
@@ -112,7 +99,7 @@ class Model:
     """
 
     epochs: dict[str, int] = field(default_factory=dict)
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, Held] = field(default_factory=dict)
     expires: float | None = None
     before: tuple[Model, ...] = ()
 
@@ -147,15 +134,6 @@ class Handle:
     @property
     def refresh(self) -> bool:
         return self.options.get("refresh", False)
-
-
-class Clock:
-    """The clock of an object."""
-
-    now = 5000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Walk:
@@ -246,25 +224,12 @@ class Walk:
         self._stop_at(BEGIN + seconds)
         over = [name for name, model in self.models.items() if self.is_over(name, model)]
         for name in over:
-            model = self.models.pop(name)
+            del self.models[name]
             self.what["expired"] += 1
             self.pass_staleness()
-            self.look_at_what_expired(name, model)
         if over and self.shape["shards"] > 1:
             # Until then objects that are attached may be answered by its further shards.
             self.set_clock(self.now + LATER + 2)
-
-    def look_at_what_expired(self, name: str, model: Model) -> None:
-        """See that an object that is attached finds it lost, or is answered truly."""
-        for handle in self.handles:
-            if handle.model is model and not handle.follows:
-                for item in self.chance.sample(ITEMS, 6):
-                    try:
-                        answer = handle.made.exists(item)
-                    except FilterLostError:
-                        break
-                    assert self.shape["shards"] > 1, f"{name} has expired"
-                    assert answer is self.is_there(model, item), item
 
     def is_over(self, name: str, model: Model) -> bool:
         if model.expires is None:
@@ -486,23 +451,6 @@ class Walk:
                 handle.model.epochs[item] = self.epoch
             handle.owed.add(item)
 
-    def refuse(self, handle: Handle) -> None:
-        """Let the server refuse writes: then nothing was done, and what is there is found."""
-        items = self.some()
-        before = self.there(handle.model, items)
-        self.client.config_set("maxmemory", 1)
-        try:
-            answers = handle.made.add_many(items)
-        except redis.RedisError:
-            self.what["refused"] += 1
-        else:
-            assert answers == [False] * len(items), "an add was answered and refused"
-            assert all(before)
-        finally:
-            self.client.config_set("maxmemory", 0)
-        with BloomFilter.open(handle.name, client=self.url) as fresh:
-            assert fresh.exists_many(items) == before
-
     def flush(self, _handle: Handle) -> None:
         """Lose all that the server has."""
         self.client.flushall()
@@ -523,7 +471,7 @@ class Walk:
             is_over = record is not None and record.until <= self.now
             if claim.state is ClaimState.SEEN and is_over and not is_kept:
                 # The server finds out, when it is asked, that its work is done.
-                self.take_over(handle.model.records.pop(item))
+                handle.model.records.pop(item).taken_at = self.now
             if claim.state is ClaimState.NEW:
                 self.grant(handle.model, item, claim, lease)
 
@@ -531,7 +479,7 @@ class Walk:
         record = model.records.get(item)
         if self.is_there(model, item):
             return ClaimState.SEEN
-        if record is not None and record.claim is not None and self.now < record.until:
+        if record is not None and not record.is_back and self.now < record.until:
             return ClaimState.BUSY
         return ClaimState.NEW
 
@@ -539,15 +487,9 @@ class Walk:
         self, model: Model, item: str, claim: Any, lease: float, *, is_offered: bool = False
     ) -> None:
         if item in model.records:
-            self.take_over(model.records[item])
-        model.records[item] = Record(claim, self.now + lease)
-        self.held.append(Held(claim, model, item, is_offered))
-
-    def take_over(self, record: Record) -> None:
-        """Take note that the worker of a claim whose lease is over can commit it no more."""
-        for held in self.held:
-            if held.claim is record.claim:
-                held.taken_at = self.now
+            model.records[item].taken_at = self.now
+        model.records[item] = held = Held(claim, model, item, self.now + lease, is_offered)
+        self.held.append(held)
 
     def end(self, _handle: Handle) -> None:
         """Commit what a worker has claimed, or give it back."""
@@ -565,8 +507,7 @@ class Walk:
                 held.claim.commit()
             self.what["late commits"] += 1
             return
-        record = model.records[item]
-        assert record.claim is held.claim
+        assert model.records[item] is held
         if self.chance.random() < 0.7:
             held.claim.commit()
             model.epochs[item] = self.epoch
@@ -578,8 +519,8 @@ class Walk:
         if offer is False or (offer is None and not held.is_offered):
             del model.records[item]
         else:
-            record.claim = None
-            record.until = self.now if offer else record.until
+            held.is_back = True
+            held.until = self.now if offer else held.until
 
     def expired(self, handle: Handle) -> None:
         model = handle.model
@@ -590,7 +531,7 @@ class Walk:
         expected = {item for item in over if not self.is_there(model, item)}
         assert {claim.item for claim in claims} == expected, (claims, model.records)
         for item in over - expected:
-            self.take_over(model.records.pop(item))
+            model.records.pop(item).taken_at = self.now
         for claim in claims:
             self.grant(model, claim.item, claim, LEASES[0], is_offered=True)
         self.what["offered"] += len(claims)
@@ -742,7 +683,7 @@ class Walk:
         often, seldom = self.steps()
         makes_nothing = {
             self.clear, self.delete, self.rename, self.copy, self.put_in_place, self.unite,
-            self.lose_reply, self.refuse,
+            self.lose_reply,
         }  # fmt: skip
         self.set_clock(0)
         for number in range(steps):
@@ -764,7 +705,7 @@ class Walk:
         often = [self.add, self.add_many, self.update, self.exists, self.exists_many, self.later]
         seldom = [
             self.clear, self.delete, self.expire, self.expire, self.persist, self.copy, self.copy,
-            self.put_in_place, self.rename, self.flush, self.refuse,
+            self.put_in_place, self.rename, self.flush,
         ]  # fmt: skip
         often += [self.lose_reply]
         # So often that slices are used again in a round.
