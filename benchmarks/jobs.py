@@ -19,14 +19,8 @@ if TYPE_CHECKING:
 
 MANY = {"add_many", "exists_many", "update"}
 _now = time.monotonic_ns
-_runner: list[asyncio.Runner] = []
+_runner = asyncio.Runner()
 """The one loop of this process: connections belong to the loop that made them."""
-
-
-def on_loop(work: Coroutine[Any, Any, Any]) -> Any:
-    if not _runner:
-        _runner.append(asyncio.Runner())
-    return _runner[0].run(work)
 
 
 def without_gc(work: Callable[[], Any]) -> Callable[[], Any]:
@@ -58,8 +52,8 @@ class Timed:
         offered = [item for span in self.spans for item in items(*span)]
         warm_up = items(*WARM_UP)
         if self.tasks:
-            on_loop(_tasks(contender.add, warm_up, 1))
-            return without_gc(lambda: on_loop(_tasks(contender.add, offered, self.tasks)))
+            _runner.run(_tasks(contender.add, warm_up, 1))
+            return without_gc(lambda: _runner.run(_tasks(contender.add, offered, self.tasks)))
         call = getattr(contender, self.operation)
         many = self.operation in MANY
         for argument in [warm_up] if many else warm_up:

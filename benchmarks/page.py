@@ -118,7 +118,7 @@ def _header(result: results.Result) -> str:
     machine, versions = result["machine"], dict(result["versions"])
     quick = ", `--quick`" if result["quick"] else ""
     on = f"{machine['processor']}, {machine['cores']} cores (load {machine['load']} at the start)"
-    packages = ("redis", "scrapy", "scrapy-redis", "python-redis-lock", "idemkit", "module bf")
+    packages = ("redis", "scrapy", "scrapy-redis", "python-redis-lock", "module bf")
     words = [f"{name} {versions[name]}" for name in packages if name in versions]
     with_ = ", ".join([versions["server"], versions["python"], *words])
     return f"Measured {result['taken'][:10]}{quick} on {on} with {with_}."

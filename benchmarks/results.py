@@ -24,7 +24,7 @@ DIGITS = 5
 """Significant digits that are kept of a figure."""
 PACKAGES = (
     *("bloomlock", "redis", "hiredis", "numpy", "scrapy", "scrapy-redis"),
-    *("python-redis-lock", "idemkit"),
+    "python-redis-lock",
 )
 
 

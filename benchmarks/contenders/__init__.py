@@ -30,9 +30,6 @@ class Entry:
     needs: str = ""  # "package:rbloom" or "command:BF.ADD", which may not be there
     slow: int = 1  # by what its number of items is divided
 
-    def only(self, *operations: str) -> Entry:
-        return replace(self, operations=operations)
-
 
 def make(entry: Entry, place: Place) -> Any:
     module, _, name = entry.made_by.partition(".")

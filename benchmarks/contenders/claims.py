@@ -6,26 +6,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import redis.asyncio
-
-from benchmarks.jobs import on_loop
-from benchmarks.place import Place, connect, parse_url
-from benchmarks.workloads import cut
-from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
+from benchmarks.place import Place, connect
+from bloomlock import BloomFilter, ClaimState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 LEASE = 60.0
-KEPT_SECONDS = 86_400.0
-"""How long idemkit keeps a finished key: its own default."""
-AT_ONCE = 100
-"""Requests that idemkit has under way at the same time: each has a connection."""
 
 
 class _Scheme:
@@ -48,9 +37,9 @@ class _Scheme:
 
 
 class Claims(_Scheme):
-    def __init__(self, place: Place, **options: Any) -> None:
+    def __init__(self, place: Place) -> None:
         client = connect(place.url)
-        self._filter = BloomFilter(**place.of_a_filter(), client=client, **options)
+        self._filter = BloomFilter(**place.of_a_filter(), client=client)
 
     def add(self, item: str) -> bool:
         with self._filter.claim(item) as claim:
@@ -64,51 +53,6 @@ class Claims(_Scheme):
 
     def finish(self, handles: Sequence[Any]) -> object:
         return self._filter.commit_many(handles)
-
-
-class AsyncClaims(_Scheme):
-    def __init__(self, place: Place) -> None:
-        client = redis.asyncio.Redis(**parse_url(place.url))
-        self._filter = AsyncBloomFilter(**place.of_a_filter(), client=client)
-
-    def add_many(self, items: Sequence[str]) -> list[bool]:
-        return [on_loop(self._add(item)) for item in items]
-
-    async def _add(self, item: str) -> bool:
-        async with await self._filter.claim(item) as claim:
-            return bool(claim)
-
-
-class Idemkit(_Scheme):
-    """The backend of idemkit: what its decorator and its consumer ask for; batches all at once."""
-
-    def __init__(self, place: Place) -> None:
-        idemkit: Any = import_module("idemkit")
-        client = redis.asyncio.Redis(**parse_url(place.url))
-        self._backend = idemkit.RedisBackend(client, namespace=place.key)
-
-    def take(self, items: Sequence[str]) -> list[Any]:
-        return _all(self._take, items)
-
-    async def _take(self, item: str) -> tuple[str, str] | None:
-        # What its decorator asks for: a digest of the arguments names them.
-        digest = hashlib.sha256(item.encode()).hexdigest()
-        claim = await self._backend.claim(item, digest, 1, LEASE)
-        return None if claim.our_claim_token is None else (item, claim.our_claim_token)
-
-    def finish(self, handles: Sequence[Any]) -> object:
-        return _all(self._finish, handles)
-
-    async def _finish(self, handle: tuple[str, str]) -> bool:
-        return bool(await self._backend.complete(*handle, 200, {}, b"null", KEPT_SECONDS))
-
-
-def _all(call: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
-    async def gathered() -> list[Any]:
-        batches = cut(arguments, AT_ONCE)
-        return [one for some in batches for one in await asyncio.gather(*map(call, some))]
-
-    return list(on_loop(gathered()))
 
 
 class LockAndSet(_Scheme):

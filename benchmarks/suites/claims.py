@@ -1,4 +1,4 @@
-"""Claims, beside idemkit, and a lock with a set."""
+"""Claims, beside a lock with a set."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OURS = c.Entry("claims", "bloomlock", "claims.Claims")
-ASYNC = c.Entry("claims-async", "bloomlock, asyncio", "claims.AsyncClaims", {}, c.SINGLE)
-IDEMKIT = c.Entry("idemkit", "idemkit", "claims.Idemkit", needs="package:idemkit")
 LOCK = c.Entry("lock-sadd", "redis-py Lock + SADD", "claims.LockAndSet")
-SCHEMES = (OURS, IDEMKIT, LOCK)
+SCHEMES = (OURS, LOCK)
 TRIPS = (c.PING, c.PING_BYTES)
 SINGLES = (Case("add", 200), Case("exists", 200, "seen"))
 KEPT = 10_000
@@ -45,11 +43,11 @@ def memory(bench: Bench) -> Iterator[Row]:
 
 SUITE = Suite(
     "claims",
-    "claim, work, commit, beside idemkit and a lock with a set",
+    "claim, work, commit, beside a lock with a set",
     (
         part(
             "calls",
-            Stage((OURS, ASYNC, IDEMKIT, LOCK, *TRIPS), SINGLES, (20, 3)),
+            Stage((*SCHEMES, *TRIPS), SINGLES, (20, 3)),
             Stage(SCHEMES, (Case("add_many", 1000, batch=100),), (9, 3)),
             Stage(
                 (*SCHEMES, *TRIPS),

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import options
 from .errors import NO, Failure, warn
-from .options import example, items_argument, json_option, name_argument, opens_filter
+from .options import example
 from .output import print_fields, print_json, print_table, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from .options import Named
 
 _LONGEST = 60
 """Characters of a cell."""
@@ -24,16 +23,16 @@ _all_option = click.option("-a", "--all", "every", is_flag=True, help="All that 
 
 
 @click.command("ls", epilog=example("bloomlock claims ls orders --json"))
-@name_argument
-@json_option
-@opens_filter
-def ls_command(named: Named, *, as_json: bool) -> None:
+@options.name_argument
+@options.json_option
+@options.where_options
+def ls_command(name: str, *, as_json: bool, **where: Any) -> None:
     """Show the claims of a filter: counts, and what is open, over or failed.
 
     A claim is over when its worker has died. Claims nothing. The server reads the
     whole bitmap for the counts, about 1 s for 10 GiB.
     """
-    with named as bloom:
+    with options.open_as_it_is(name, **where) as bloom:
         counts = asdict(bloom.info().claims)
         open_claims, failed = bloom.open_claims(), bloom.failed()
     rows = [
@@ -51,26 +50,26 @@ def ls_command(named: Named, *, as_json: bool) -> None:
 
 
 @click.command("retry", epilog=example("bloomlock claims retry orders --all"))
-@name_argument
-@items_argument
+@options.name_argument
+@options.items_argument
 @_all_option
-@opens_filter
-def retry_command(named: Named, items: tuple[str, ...], *, every: bool) -> int:
+@options.where_options
+def retry_command(name: str, items: tuple[str, ...], *, every: bool, **where: Any) -> int:
     """Give items that failed, or whose workers died, to workers again.
 
     They get all their attempts again.
 
     Exit status: 0 if all are, 1 if one had not failed, 2 after an error.
     """
-    return _settle(named, items, "retry_failed", "retried", every=every)
+    return _settle("retry_failed", "retried", items, every, name, **where)
 
 
 @click.command("drop", epilog=example("bloomlock claims drop orders order-17"))
-@name_argument
-@items_argument
+@options.name_argument
+@options.items_argument
 @_all_option
-@opens_filter
-def drop_command(named: Named, items: tuple[str, ...], *, every: bool) -> int:
+@options.where_options
+def drop_command(name: str, items: tuple[str, ...], *, every: bool, **where: Any) -> int:
     """Drop items that failed, or whose workers died; the next claim gets them as new.
 
     To have an item never worked on again, `bloomlock add` it. What a worker has is
@@ -78,13 +77,15 @@ def drop_command(named: Named, items: tuple[str, ...], *, every: bool) -> int:
 
     Exit status: 0 if all are, 1 if one had not failed, 2 after an error.
     """
-    return _settle(named, items, "drop_failed", "dropped", every=every)
+    return _settle("drop_failed", "dropped", items, every, name, **where)
 
 
-def _settle(named: Named, items: Sequence[str], method: str, done: str, *, every: bool) -> int:
+def _settle(
+    method: str, done: str, items: Sequence[str], every: bool, name: str, **where: Any
+) -> int:
     if every == bool(items):
         raise Failure("give ITEMs, or --all")
-    with named as bloom:
+    with options.open_as_it_is(name, **where) as bloom:
         chosen: list[str | bytes] = [os.fsencode(item) for item in items]
         if every:
             chosen = [one.item for one in bloom.failed() if one.is_final]

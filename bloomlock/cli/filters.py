@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,9 +16,6 @@ from .errors import NO, Failure
 from .lines import STDIN, noted_signals
 from .options import example
 from .output import print_fields, print_json, shown, size_text
-
-if TYPE_CHECKING:
-    from .options import Named
 
 _GIB = 2**30
 _POSITIVE = click.FloatRange(0, min_open=True, max=float("inf"), max_open=True)
@@ -43,13 +40,13 @@ def ls_command(*, url: str | None) -> None:
 @click.command("info", epilog=example("bloomlock filter info urls --json | jq .fill_ratio"))
 @options.name_argument
 @options.json_option
-@options.opens_filter
-def info_command(named: Named, *, as_json: bool) -> None:
+@options.where_options
+def info_command(name: str, *, as_json: bool, **where: Any) -> None:
     """Show a filter's parameters, fill, error rate now and memory.
 
     The server reads the whole bitmap for it, about 1 s for 10 GiB.
     """
-    with named as bloom:
+    with options.open_as_it_is(name, **where) as bloom:
         fields = asdict(bloom.info()) | {"ttl": bloom.ttl()}
     if as_json:
         print_json(fields)
@@ -114,42 +111,38 @@ def create_command(name: str, **given: Any) -> None:
 @click.command("clear", epilog=example("bloomlock filter clear urls"))
 @options.name_argument
 @_yes_option
-@options.url_option
-@options.key_option
-def clear_command(name: str, *, yes: bool, **where: Any) -> int:
+@options.where_options
+def clear_command(name: str, *, yes: bool, **where: Any) -> None:
     """Empty a filter for all its users, keeping its parameters.
 
     Asks first, at the terminal; where there is none --yes has to be given.
     """
-    if not (yes or _confirmed("Clear", name)):
-        return NO
+    _confirm("Clear", name, yes=yes)
     with options.open_as_it_is(name, **where) as bloom:
         bloom.clear()
-    return 0
 
 
 @click.command("delete", epilog=example("bloomlock filter delete urls"))
 @options.name_argument
 @_yes_option
 @options.url_option
-def delete_command(name: str, *, yes: bool, url: str | None) -> int:
+def delete_command(name: str, *, yes: bool, url: str | None) -> None:
     """Delete a filter, also a broken one.
 
     Asks first, at the terminal; where there is none --yes has to be given.
     """
-    if not (yes or _confirmed("Delete", name)):
-        return NO
+    _confirm("Delete", name, yes=yes)
     if not bloomlock.catalog.delete_filter(name, client=url):
         raise Failure(f"there is no filter named {name!r}")
-    return 0
 
 
-def _confirmed(verb: str, name: str) -> bool:
+def _confirm(verb: str, name: str, *, yes: bool) -> None:
     question = f"{verb} {name!r}?"
     # What comes through a pipe does not answer the question.
-    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+    if not (yes or all(end is not None and end.isatty() for end in (sys.stdin, sys.stderr))):
         raise Failure(f"{question} There is no terminal to ask at; give --yes")
-    return click.confirm(question, prompt_suffix=" ", err=True)
+    if not (yes or click.confirm(question, prompt_suffix=" ", err=True)):
+        raise click.exceptions.Exit(NO)
 
 
 @click.command("copy", epilog=example("bloomlock filter copy urls --to redis://new:6379/0"))
@@ -157,8 +150,7 @@ def _confirmed(verb: str, name: str) -> bool:
 @click.argument("new_name", metavar="[NEW]", required=False)
 @click.option("--to", "target", metavar="URL", help="Another server.  [default: the same]")
 @_replace_option
-@options.url_option
-@options.key_option
+@options.where_options
 def copy_command(
     name: str, new_name: str | None, *, target: str | None, replace: bool, **where: Any
 ) -> None:
@@ -176,8 +168,8 @@ def copy_command(
 @options.name_argument
 @_file_argument
 @click.option("-f", "--force", is_flag=True, help="Replace a FILE that is there.")
-@options.opens_filter
-def export_command(named: Named, file: str, *, force: bool) -> None:
+@options.where_options
+def export_command(name: str, file: str, *, force: bool, **where: Any) -> None:
     """Write the filter NAME to FILE; "-" is standard output.
 
     All that was added before is in it; clients may go on adding. FILE has its name
@@ -188,7 +180,7 @@ def export_command(named: Named, file: str, *, force: bool) -> None:
         raise Failure(f"{file} is there; give --force to replace it")
     if file == STDIN and sys.stdout.isatty():
         raise Failure("a filter is not written to a terminal; give a FILE, or a pipe")
-    with named as bloom, noted_signals() as check:
+    with options.open_as_it_is(name, **where) as bloom, noted_signals() as check:
         bloom.export_file(sys.stdout.buffer if file == STDIN else file, progress=check)
 
 
@@ -196,8 +188,7 @@ def export_command(named: Named, file: str, *, force: bool) -> None:
 @options.name_argument
 @_file_argument
 @_replace_option
-@options.url_option
-@options.key_option
+@options.where_options
 def import_command(
     name: str, file: str, *, url: str | None, key: bytes | None, replace: bool
 ) -> None:

@@ -32,8 +32,6 @@ from .options import example
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from .options import Named
-
     Answers = list[bool | None]
     """For each line whether it is new; None: it is not marked as seen."""
     Ask = Callable[[Any, Sequence[bytes], Answers], None]
@@ -166,8 +164,8 @@ def _in_process(parameters: dict[str, Any], lines: int | None) -> Iterator[Memor
 @click.command("add", epilog=example('bloomlock add urls "$url" > /dev/null && wget "$url"'))
 @options.name_argument
 @options.items_argument
-@options.opens_filter
-def add_command(named: Named, items: tuple[str, ...]) -> int:
+@options.where_options
+def add_command(name: str, items: tuple[str, ...], **where: Any) -> int:
     """Add ITEMs, or the lines of standard input, and write how many were new.
 
     `bloomlock filter create` makes the filter. Of all processes that add the same new item
@@ -175,7 +173,7 @@ def add_command(named: Named, items: tuple[str, ...]) -> int:
 
     Exit status: 0 if any item was new, 1 if all were seen before, 2 after an error.
     """
-    return _count(add, named, items)
+    return _count(add, name, items, **where)
 
 
 @click.command("exists", epilog=example("bloomlock exists urls --new < list-of-urls.txt"))
@@ -183,8 +181,8 @@ def add_command(named: Named, items: tuple[str, ...]) -> int:
 @options.items_argument
 @click.option("--seen", "write", flag_value="seen", help="Write the items that were seen before.")
 @click.option("--new", "write", flag_value="new", help="Write the items that were not.")
-@options.opens_filter
-def exists_command(named: Named, items: tuple[str, ...], *, write: str | None) -> int:
+@options.where_options
+def exists_command(name: str, items: tuple[str, ...], *, write: str | None, **where: Any) -> int:
     """Say whether ITEMs, or the lines of standard input, were added; adds nothing.
 
     A yes is wrong at the filter's error rate, a no never.
@@ -192,26 +190,26 @@ def exists_command(named: Named, items: tuple[str, ...], *, write: str | None) -
     Exit status: 0 if all were seen, 1 if some were not, 2 after an error.
     """
     chosen = None if write is None else write == "new"
-    with named as bloom:
+    with options.open_as_it_is(name, **where) as bloom:
         return NO if answer(test, bloom, items=items, write=chosen) else 0
 
 
 @click.command("discard", epilog=example('bloomlock discard urls "$url"'))
 @options.name_argument
 @options.items_argument
-@options.opens_filter
-def discard_command(named: Named, items: tuple[str, ...]) -> int:
+@options.where_options
+def discard_command(name: str, items: tuple[str, ...], **where: Any) -> int:
     """Discard ITEMs, or the lines of standard input; write how many were there.
 
     No other item is touched. A discarded item is new to the next that adds it.
 
     Exit status: 0 if any item was there, 1 if none was, 2 after an error.
     """
-    return _count(discard, named, items)
+    return _count(discard, name, items, **where)
 
 
-def _count(ask: Ask, named: Named, items: Sequence[str]) -> int:
-    with named as bloom:
+def _count(ask: Ask, name: str, items: Sequence[str], **where: Any) -> int:
+    with options.open_as_it_is(name, **where) as bloom:
         count = answer(ask, bloom, items=items)
     click.echo(count)
     return 0 if count else NO

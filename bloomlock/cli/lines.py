@@ -68,21 +68,20 @@ def count_lines(names: Iterable[str], delimiter: bytes = b"\n") -> int | None:
     """
     lines, is_known = 0, True
     for name in names:
-        with _explained(name):
-            # Opening a named pipe can be felt at its other end.
-            mode = os.fstat(_stdin()).st_mode if name == STDIN else Path(name).stat().st_mode
-            if stat.S_ISDIR(mode):
-                raise Failure(f"cannot read {name}: it is a directory")
-            if not stat.S_ISREG(mode):
+        # Opening a named pipe can be felt at its other end.
+        if Path(name).is_fifo():
+            is_known = False
+            continue
+        with _opened(name) as descriptor:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 is_known = False
                 continue
-            with _opened(name) as descriptor:
-                # Standard input may be a file of which another process has read a part.
-                start = os.lseek(descriptor, 0, os.SEEK_CUR)
-                while block := os.read(descriptor, BLOCK_BYTES):
-                    lines += block.count(delimiter)
-                os.lseek(descriptor, start, os.SEEK_SET)
-                lines += 1
+            # Standard input may be a file of which another process has read a part.
+            start = os.lseek(descriptor, 0, os.SEEK_CUR)
+            while block := os.read(descriptor, BLOCK_BYTES):
+                lines += block.count(delimiter)
+            os.lseek(descriptor, start, os.SEEK_SET)
+            lines += 1
     return lines if is_known else None
 
 
@@ -97,7 +96,7 @@ def read_lines(
     size = FIRST_LINES
     for name in names:
         # What the consumer of a batch raises is no error of the file, and does not come here.
-        with _explained(name), _opened(name) as descriptor:
+        with _opened(name) as descriptor:
             rest = bytearray()
             while block := _read_block(descriptor, check, most * LINE_BYTES):
                 rest += block
@@ -136,24 +135,15 @@ def _read_block(descriptor: int, check: Check, size: int) -> bytes:
 
 @contextmanager
 def _opened(name: str) -> Iterator[int]:
-    if name == STDIN:
-        yield _stdin()
-        return
-    with open(name, "rb", buffering=0) as file:  # noqa: PTH123 - the name may be any bytes
-        yield file.fileno()
-
-
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
     try:
-        yield
+        if name == STDIN:
+            yield descriptor_of(sys.stdin, "standard input")
+        else:
+            with open(name, "rb", buffering=0) as file:  # noqa: PTH123 - the name may be any bytes
+                yield file.fileno()
     except OSError as error:
         called = "standard input" if name == STDIN else name
         raise Failure(f"cannot read {called}: {error.strerror}") from error
-
-
-def _stdin() -> int:
-    return descriptor_of(sys.stdin, "standard input")
 
 
 def descriptor_of(stream: TextIO | None, name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,12 +16,9 @@ import bloomlock
 from .errors import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
     F = TypeVar("F", bound=Callable[..., Any])
-    Named = AbstractContextManager[bloomlock.BloomFilter]
-    """A filter that `with` opens: after all that can be known without a server is checked."""
 
 DEFAULT_CAPACITY = 1_000_000
 DEFAULT_ERROR_RATE = 1e-6
@@ -107,6 +104,8 @@ def several(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return decorate
 
 
+where_options = several(url_option, key_option)
+"""Of a filter that is there; `open_as_it_is` takes them."""
 creation_options = several(
     value_option("--capacity", kind=count, what=_capacity),
     error_rate_option,
@@ -170,23 +169,6 @@ def open_as_it_is(
         if key is None:
             raise
         return opened(key=key)
-
-
-def opens_filter(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --url and --key-file; `with named` opens the filter NAME, as it is."""
-
-    @contextlib.contextmanager
-    def named(*where: Any) -> Iterator[bloomlock.BloomFilter]:
-        with open_as_it_is(*where) as bloom:
-            yield bloom
-
-    @url_option
-    @key_option
-    @wraps(command)
-    def opened(*, name: str, url: str | None, key: bytes | None, **options: Any) -> Any:
-        return command(named(name, url, key), **options)
-
-    return opened
 
 
 def example(line: str) -> str:

@@ -19,8 +19,8 @@ from .options import example, json_option, key_option, open_as_it_is, time_optio
 from .output import print_json, size_text, table_text
 
 if TYPE_CHECKING:
-    Before = dict[str, tuple[float, int, int]]
-    """When each filter was looked at, how many items it held, and its generation."""
+    Before = dict[str, tuple[float, int]]
+    """When each filter was looked at, and how many items it held."""
 
 _HEAD = ("FILTER", "ITEMS", "CAPACITY", "FILL", "", "ADDS/S", "ERRORS", "MEMORY", "OPEN", "FAILED")
 _LOCK_HEAD = ("LOCK", "HELD", "WAITING", "LEASE")
@@ -75,10 +75,10 @@ def _look(before: Before, url: str | None, key: bytes | None) -> dict[str, list[
             continue
         items, capacity = info.estimated_count, info.up_to or info.capacity
         now, rate = time.monotonic(), None
-        then, held, generation = before.get(name, (now, 0, 0))
-        before[name] = now, items, info.generation
-        if now > then and generation == info.generation:
-            rate = max(0, items - held) / (now - then)
+        then, held = before.get(name, (now, 0))
+        before[name] = now, items
+        if now > then:
+            rate = max(0, items - held) / (now - then)  # fewer: it was cleared
         rows.append(
             {
                 "name": name,

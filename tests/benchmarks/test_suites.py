@@ -172,6 +172,8 @@ def test_crawls(measure, monkeypatch):
     assert found["rates", "dupefilter", table, "unix socket"]["trips"][0] >= 1, (
         "the new links of a page are asked for"
     )
+    assert 0 < found["rates", "dupefilter", table, "unix socket"]["blocked"][0] < 1
+    assert "reactor blocked" in found["out"]
     delays = found["delays", "in-memory", "8 hosts, a delay of 0.1 s", "1 process"]
     assert delays["gap"][0] >= 90
     crash = found["crashes", "in-memory", "25 pages, killed and started again", ""]

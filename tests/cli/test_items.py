@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import threading
 
 import pytest
-from cli_process import PATIENCE
-from proxy import Proxy
 
 from bloomlock import BloomFilter
 
@@ -116,7 +112,7 @@ def test_a_key_file_makes_a_filter_and_opens_it(run, name, key_file, valkey):
 
 
 @pytest.mark.usefixtures("keyed")
-@pytest.mark.parametrize("words", ["add n b", "exists n a", "filter info n", "filter clear -y n"])
+@pytest.mark.parametrize("words", ["add n b", "filter clear -y n"])
 def test_without_the_key_or_with_another_there_is_one_sentence(
     run, refuse, name, key_file, tmp_path, *, words
 ):
@@ -133,29 +129,3 @@ def test_without_the_key_or_with_another_there_is_one_sentence(
 def test_a_filter_without_a_key_is_taken_whatever_key_there_is(run, name, key_file):
     assert run("add", name, "a", BLOOMLOCK_KEY_FILE=key_file).returncode == 0
     assert run("exists", name, "a", BLOOMLOCK_KEY_FILE=key_file).returncode == 0
-
-
-# -- lists -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_list_that_is_interrupted_and_added_again(run, start, name, made, valkey, *, how):
-    lines = [b"https://example.org/%06d" % number for number in range(30_000)]
-    reached, go_on = threading.Event(), threading.Event()
-
-    def judge(command: str, _: int) -> str:
-        if command in ("SET", "BITFIELD") and not go_on.is_set():
-            reached.set()
-            go_on.wait(PATIENCE)
-        return "pass"
-
-    with Proxy(valkey, judge) as proxy:
-        process = start("add", name, url=proxy.url)
-        threading.Thread(target=process.communicate, args=(b"\n".join(lines),)).start()
-        assert reached.wait(PATIENCE)
-        process.send_signal(how)
-        go_on.set()
-        assert process.wait(PATIENCE) == -how
-    assert not all(made.exists_many(lines))
-    run("add", name, given=b"\n".join(lines))
-    assert all(made.exists_many(lines))

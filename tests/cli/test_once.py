@@ -11,7 +11,6 @@ from cli_process import PATIENCE, answer, children_of, send
 from servers import exists, wait_until
 
 from bloomlock import BloomFilter, ClaimState
-from bloomlock.keys import ClaimKeys, FilterKeys
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +34,6 @@ def test_a_command_that_fails_runs_again(run, name, code, status):
     assert run("once", name, "a", "echo", "ran") == (0, b"ran\n", b"")
 
 
-def test_a_key_that_failed_for_good(run, name, done):
-    done.claim("a", max_attempts=1).abandon("why")
-    assert run("once", name, "a", "echo", "ran") == (1, b"", b"")
-    done.retry_failed(["a"])
-    assert run("once", name, "a", "echo", "ran") == (0, b"ran\n", b"")
-
-
 def test_exit_codes_of_those_who_come_second(run, name, done):
     held = done.claim("a")
     assert run("once", name, "a", "echo") == (75, b"", b"")
@@ -50,6 +42,8 @@ def test_exit_codes_of_those_who_come_second(run, name, done):
     held.commit()
     assert run("once", name, "a", "echo") == (0, b"", b"")
     assert run("once", "--done-exit-code", "3", name, "a", "echo") == (3, b"", b"")
+    done.claim("b", max_attempts=1).abandon("why")
+    assert run("once", name, "b", "echo", "ran") == (1, b"", b"")
 
 
 def scripts_run(r) -> int:
@@ -73,18 +67,6 @@ def test_what_the_command_finds(run, name):
     lines = [run("once", name, key, "sh", "-c", script).stdout.decode().split() for key in "ab"]
     assert [line[:2] for line in lines] == [[name, "a"], [name, "b"]]
     assert 0 < int(lines[0][2]) < int(lines[1][2])
-
-
-def test_the_lease_is_renewed_while_the_command_runs(start, name, r, done):
-    words = ("once", "--lease", "3", name, "a", "--", "sh", "-c", "echo on; read answer")
-    process = start(*words)
-    assert answer(process) == b"on\n"
-    key = ClaimKeys.of(FilterKeys(name).bits(0)).claims
-    [(_, ends)] = r.zrange(key, 0, 0, withscores=True)
-    wait_until(lambda: r.zrange(key, 0, 0, withscores=True)[0][1] > ends + 500)
-    send(process, b"\n")
-    assert process.wait(PATIENCE) == 0
-    assert done.exists("a")
 
 
 def test_bloomlock_is_killed(start, run, name, r, done):
