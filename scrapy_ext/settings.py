@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import logging
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,29 +49,16 @@ def _dict(value: Any) -> dict[str, Any]:
     return BaseSettings({"": value}).getdict("")
 
 
-def _word(value: Any, *allowed: str) -> str:
-    return allowed[allowed.index(value)]
+def _word(*allowed: str) -> tuple[Callable[[Any], str], str]:
+    return lambda value: allowed[allowed.index(value)], f"are {', '.join(map(repr, allowed))}"
 
 
 _ABOVE_0 = (_number, "is a number above 0")
 _BOOL = (_flag, "are True and False")
-_CHECKS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
-    "capacity": (1_000_000, partial(_whole, least=1), "is a whole number above 0"),
-    "error_rate": (1e-6, partial(_number, below=1.0), "is a number above 0 and below 1"),
-    "window": (None, *_ABOVE_0),
-    "persist": (False, *_BOOL),
-    "resume": (True, *_BOOL),
-    "retries": (0, _whole, "is a whole number 0 or more"),
-    "pace": ("shared", lambda word: _word(word, "shared", "process"), "are 'shared', 'process'"),
-    "on_outage": ("wait", lambda word: _word(word, "wait", "close"), "are 'wait', 'close'"),
-    "lease": (60.0, *_ABOVE_0),
-    "pickle": (True, *_BOOL),
-    "filter": ("{}", _dict, "is a dict"),
-}
-"""Default, check, and what is allowed."""
-_PREFIX = "BLOOMLOCK_"
-_NAMES = ("URL", "NAME", *map(str.upper, _CHECKS))
-KNOWN = tuple(_PREFIX + name for name in _NAMES)
+
+
+def _setting(default: Any, check: Callable[[Any], Any], allowed: str) -> Any:
+    return field(default=default, metadata={"check": check, "allowed": allowed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +71,19 @@ class CrawlSettings:
 
     name: str
     is_named: bool
-    capacity: int
-    error_rate: float
-    window: float | None
-    persist: bool
-    resume: bool
-    retries: int
     fifo: bool
-    pace: str
-    on_outage: str
-    lease: float
-    pickle: bool
     options: Mapping[str, Any]
     timeout: float
+    capacity: int = _setting(1_000_000, partial(_whole, least=1), "is a whole number above 0")
+    error_rate: float = _setting(1e-6, partial(_number, below=1), "is a number above 0 and below 1")
+    window: float | None = _setting(None, *_ABOVE_0)
+    persist: bool = _setting(False, *_BOOL)
+    resume: bool = _setting(True, *_BOOL)
+    retries: int = _setting(0, _whole, "is a whole number 0 or more")
+    pace: str = _setting("shared", *_word("shared", "process"))
+    on_outage: str = _setting("wait", *_word("wait", "close"))
+    lease: float = _setting(60.0, *_ABOVE_0)
+    pickle: bool = _setting(True, *_BOOL)
 
     def open(self, client: Any, **options: Any) -> BloomFilter:
         """Create a filter or attach to it; the options and errors are those of BloomFilter."""
@@ -112,14 +100,15 @@ class CrawlSettings:
             ConfigurationError: A value is not allowed; the sentence names it.
         """
         settings = crawler.settings
-        values = {}
-        for name, (default, check, allowed) in _CHECKS.items():
-            key = _PREFIX + name.upper()
-            values[name] = _checked(key, settings.get(key), default, check, allowed)
+        values = {
+            one.name: _checked(key, settings.get(key), one.default, **one.metadata)
+            for key, one in _SETTINGS.items()
+        }
         # What scrapy-redis calls it.
         key = "SCHEDULER_FLUSH_ON_START"
         values["resume"] &= not _checked(key, settings.get(key), False, *_BOOL)
-        options = _dict(values.pop("filter"))
+        key = "BLOOMLOCK_FILTER"
+        options = _checked(key, settings.get(key), {}, _dict, "is a dict")
         for option in options:
             if option not in _FILTER_OPTIONS:
                 raise ConfigurationError(
@@ -129,7 +118,7 @@ class CrawlSettings:
         template = settings.get("BLOOMLOCK_NAME")
         spider = crawler.spider or crawler.spidercls
         return cls(
-            name=_filled("%(name)s" if template is None else template, spider),
+            name=_name("%(name)s" if template is None else template, spider),
             is_named=template is not None,
             fifo=issubclass(load_object(settings["SCHEDULER_MEMORY_QUEUE"]), FifoMemoryQueue),
             options=options,
@@ -138,14 +127,18 @@ class CrawlSettings:
         )
 
 
+_PREFIX = "BLOOMLOCK_"
+_SETTINGS = {_PREFIX + one.name.upper(): one for one in fields(CrawlSettings) if one.metadata}
+KNOWN = ("BLOOMLOCK_URL", "BLOOMLOCK_NAME", *_SETTINGS, "BLOOMLOCK_FILTER")
+
+
 def warn_of_unknown(settings: BaseSettings) -> None:
     """Warn of settings that look like ours and are none."""
     for key in sorted(set(settings) - set(KNOWN)):
         if key.startswith(_PREFIX):
-            near = difflib.get_close_matches(key.removeprefix(_PREFIX), _NAMES, n=1)
-            meant = (
-                f"Did you mean {_PREFIX}{near[0]}?" if near else f"Known are {', '.join(KNOWN)}."
-            )
+            # The prefix is the same in all of them.
+            near = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.85)
+            meant = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(KNOWN)}."
             logger.warning("There is no setting %s; it has no effect. %s", key, meant)
 
 
@@ -159,28 +152,21 @@ def only_looks(crawler: Crawler) -> bool:
     return made_by.startswith("scrapy.commands.") or not crawler.crawling
 
 
-class Attributes:
-    """The attributes of a spider, as FEEDS has them in its names of files."""
-
-    def __init__(self, spider: object) -> None:
-        self._spider = spider
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self._spider, name)
-        except AttributeError:
-            raise KeyError(name) from None
+def filled(template: str, spider: object) -> str:
+    """Fill attributes of the spider into a text, as FEEDS has them in its names of files."""
+    names = filter(None, re.findall(r"%%|%\((.*?)\)", template))
+    return str(template % {name: getattr(spider, name) for name in names})
 
 
-def _filled(template: Any, spider: object) -> str:
-    """Fill attributes of the spider into the template."""
+def _name(template: Any, spider: object) -> str:
     why = ""
     try:
         if template.strip():
-            return str(template % Attributes(spider))
-    except KeyError as error:
-        why = f", and the spider has no attribute {error}"
-    except (AttributeError, TypeError, ValueError):
+            return filled(template, spider)
+    except AttributeError as error:
+        if error.obj is spider:
+            why = f", and the spider has no attribute {error.name!r}"
+    except (TypeError, ValueError):
         pass
     raise ConfigurationError(
         f"BLOOMLOCK_NAME is {template!r}{why}; allowed is a text in which %(NAME)s stands for an "

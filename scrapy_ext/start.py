@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import url2pathname
 
 from bloomlock.errors import ConfigurationError
-from scrapy_ext.settings import Attributes
+from scrapy_ext.settings import filled
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -59,7 +59,7 @@ def overwritten_file(crawler: Crawler) -> str:
         if not options.get("overwrite") or "%(time)" in path or "%(batch" in path:
             continue
         if "%(" in path:
-            path %= Attributes(crawler.spider)
+            path = filled(path, crawler.spider)
         if path.startswith("file://"):
             path = url2pathname(path.removeprefix("file://"))
         if "://" not in path and Path(path).is_file() and Path(path).stat().st_size:

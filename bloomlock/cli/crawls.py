@@ -1,13 +1,8 @@
-"""`bloomlock scrapy-import` and `failed`: what a crawl has seen, and what of it failed.
-
-scrapy-redis keeps a set of hexadecimal digits. Scrapy keeps a file `requests.seen`: until 2.18 each
-fingerprint is a line of hexadecimal digits, from 2.19 on its length in two bytes and then itself.
-A job directory that was used with both versions has a file with both.
-"""
+"""`bloomlock scrapy-import` and `failed`: what a crawl has seen, and what of it failed."""
 
 from __future__ import annotations
 
-import mmap
+import json
 import os
 import re
 from binascii import unhexlify
@@ -43,7 +38,6 @@ if TYPE_CHECKING:
     from scrapy_ext.crawl_state import CrawlRecord
 
 _AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
-_FINGERPRINTER = "scrapy_ext.ScrapyRedisFingerprinter"
 _ROOM = 2
 """Times what the source holds: the capacity of a new filter, as the crawl goes on."""
 _BATCH = 2**16
@@ -72,7 +66,7 @@ def import_command(
     url: str | None,
     key: bytes | None,
 ) -> int:
-    """Add what a crawl has seen to the filter of the crawl NAME, and verify it.
+    """Add what a crawl has seen to the filter of the crawl NAME.
 
     KEY is the set of scrapy-redis; FILE is Scrapy's requests.seen, or the JOBDIR.
     Neither is changed. NAME, the spider's by default, is a crawl that its next
@@ -97,25 +91,22 @@ def import_command(
         name = name or source.removesuffix(":dupefilter")
         with connected(url) as (client, _):
             prefix = _crawl_record(client, name).prepare()
+        given = {"key": key, "capacity": capacity}
         parameters: dict[str, Any] = {"client": url}
-        optional = {"key": key, "capacity": capacity}
-        parameters |= {option: value for option, value in optional.items() if value is not None}
-        room = _ROOM * found.most
-        bloom = stack.enter_context(create_or_open(name, parameters, room, prefix=prefix))
-        read, late = _import(bloom, found)
-        settings = {
-            "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
-            "BLOOMLOCK_NAME": bloom.name.replace("%", "%%"),
-            "BLOOMLOCK_CAPACITY": bloom.capacity,
-            "BLOOMLOCK_ERROR_RATE": bloom.error_rate,
-        }
-    if isinstance(found, RedisSet):
-        settings["REQUEST_FINGERPRINTER_CLASS"] = _FINGERPRINTER
+        parameters |= {option: value for option, value in given.items() if value is not None}
+        size = found.size()
+        bloom = stack.enter_context(create_or_open(name, parameters, _ROOM * size, prefix=prefix))
+        read = _update(bloom, found.read())
+        late = found.size() - size
     warn(f"{read} fingerprints read from {found.title}; all are in the filter")
-    if late:
-        warn(f"{late} of them came meanwhile; {_AGAIN}, when the crawl has stopped")
-    for setting, value in settings.items():
-        click.echo(f"{setting} = {value!r}".replace("'", '"'))
+    if late > 0:
+        warn(f"{late} came while it was read; {_AGAIN}, when the crawl has stopped")
+    click.echo('ADDONS = {"scrapy_ext.BloomlockAddon": 500}')
+    click.echo(f"BLOOMLOCK_NAME = {json.dumps(bloom.name.replace('%', '%%'))}")
+    click.echo(f"BLOOMLOCK_CAPACITY = {bloom.capacity}")
+    click.echo(f"BLOOMLOCK_ERROR_RATE = {bloom.error_rate}")
+    if isinstance(found, RedisSet):
+        click.echo('REQUEST_FINGERPRINTER_CLASS = "scrapy_ext.ScrapyRedisFingerprinter"')
     if key is not None:
         click.echo('BLOOMLOCK_FILTER = {"key": ...}  # the secret of the key file')
     return 0
@@ -133,21 +124,16 @@ def _undo(key: str, name: str, url: str | None) -> int:
     return 0 if count else NO
 
 
-def _import(bloom: BloomFilter, source: RedisSet | SeenFile) -> tuple[int, int]:
-    """Add all fingerprints twice; return how many there were, and how many were new to the end."""
-    total = late = 0
+def _update(bloom: BloomFilter, coming: Iterator[bytes]) -> int:
+    """Add all fingerprints; return how many there were."""
+    total = 0
     with noted_signals() as check:
-        for is_first in (True, False):
-            coming = source.read()
-            while batch := list(islice(coming, _BATCH)):
-                check()
-                if is_first:
-                    bloom.update(batch)
-                else:
-                    late += sum(bloom.add_many(batch))
-                    total += len(batch)
+        while batch := list(islice(coming, _BATCH)):
+            check()
+            bloom.update(batch)
+            total += len(batch)
         check()
-    return total, late
+    return total
 
 
 @click.command("failed", epilog=example("bloomlock failed shop --retry"))
@@ -213,7 +199,7 @@ def connected(url: str | None, name: str = "--url") -> Iterator[tuple[Any, str]]
 
 
 class RedisSet:
-    """The set of scrapy-redis, which may grow while it is read; it holds `most` fingerprints."""
+    """The set of scrapy-redis, which may grow while it is read."""
 
     def __init__(self, client: Any, url: str, key: str) -> None:
         place = hide_secret(url)
@@ -225,7 +211,9 @@ class RedisSet:
             raise Failure(f"there is no file and no key {key!r} at {place}")
         if kind != "set":
             raise Failure(f"{key!r} is a {kind} in Redis, not a set as of scrapy-redis")
-        self.most = client.scard(self._key)
+
+    def size(self) -> int:
+        return int(self._client.scard(self._key))
 
     def read(self) -> Iterator[bytes]:
         # SSCAN gives all members that are there during the whole reading.
@@ -245,19 +233,16 @@ class RedisSet:
 
 
 class SeenFile:
-    """A file `requests.seen`, or that of a job directory; it holds `most` fingerprints at most.
+    """A file `requests.seen`, or that of a job directory.
 
-    A process that is killed leaves an incomplete record, and one that goes on with the file writes
-    its own right after it. Scrapy 2.19 loses all records from there on; here the next whole one is
-    searched. A record that runs into the next one is taken as well: it is that of no request.
+    Until Scrapy 2.18 a fingerprint is a line of hexadecimal digits, from 2.19 on its length in two
+    bytes and then itself; a directory that was used with both has a file with both.
     """
 
     def __init__(self, path: Path) -> None:
-        path = path / "requests.seen" if path.is_dir() else path
+        self._path = path = path / "requests.seen" if path.is_dir() else path
         self.title = f"the file {path}"
-        with path.open("rb") as file:
-            empty = not os.fstat(file.fileno()).st_size
-            self._data = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._data = path.read_bytes()
         # The first shows how long all of them are.
         line = re.match(rb"([0-9a-f]{2,})\r?\n", self._data[: 2 * _LONGEST + 2])
         length = len(line[1]) // 2 if line else int.from_bytes(self._data[:2], "big")
@@ -267,15 +252,13 @@ class SeenFile:
         )
         if not 0 < length <= _LONGEST or not self._record.match(self._data):
             raise Failure(f"{path} is no requests.seen of Scrapy: it begins with no fingerprint")
-        self.most = len(self._data) // (length + 2)
+        self._record_bytes = length + 2
+
+    def size(self) -> int:
+        return self._path.stat().st_size // self._record_bytes
 
     def read(self) -> Iterator[bytes]:
-        data, record = self._data, self._record
-        match = record.match(data)
-        while match:
-            yield match[1] or unhexlify(match[2])
-            following = record.match(data, match.end())
-            # What follows a record shows whether it is whole.
-            if following is None and match.end() < len(data):
-                following = record.search(data, match.start() + 1)
-            match = following
+        # A process that was killed leaves an incomplete record, which may run into that of the next
+        # one: a page is fetched again. Scrapy 2.19 loses all records from there on.
+        for record in self._record.finditer(self._data):
+            yield record[1] or unhexlify(record[2])
