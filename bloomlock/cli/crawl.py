@@ -70,7 +70,7 @@ def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
         ):
             if page:
                 click.echo(f"live figures: {page}", err=True)
-            job.run(client, url, lambda: tell(_lines(job.figures())))
+            job.run(client, url, lambda text: tell([text] if text else _lines(job.figures())))
     finally:
         signal.signal(signal.SIGTERM, before)
     figures = job.figures()
@@ -111,8 +111,6 @@ def _telling() -> Iterator[Callable[[list[str]], object]]:
 
 def _lines(job: dict[str, Any]) -> list[str]:
     """Return a line for each process, and one for all."""
-    if not job["workers"]:
-        return [job["title"]]
     what = "process {pid}  {pages:>6,} pages  {links:>8,} links  {last}"
     rate = job["pages"] / max(job["seconds"], 0.1)
     return [

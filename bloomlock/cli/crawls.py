@@ -44,8 +44,10 @@ _BATCH = 2**16
 _SCANNED = 2_000
 """Members in one SSCAN, for which the server takes about a millisecond."""
 _SECONDS = 10.0
-_LONGEST = 4096
-"""Bytes of a fingerprint."""
+_RECORD = re.compile(rb"\0\x14(.{20})|([0-9a-f]{40})\r?\n", re.DOTALL)
+"""Of requests.seen: until Scrapy 2.18 a line of hexadecimal digits, from 2.19 on the length in two
+bytes and then the fingerprint. A directory that was used with both has a file with both."""
+_RECORD_BYTES = 22
 
 
 @click.command("scrapy-import", epilog=example("bloomlock scrapy-import shop:dupefilter"))
@@ -233,32 +235,22 @@ class RedisSet:
 
 
 class SeenFile:
-    """A file `requests.seen`, or that of a job directory.
-
-    Until Scrapy 2.18 a fingerprint is a line of hexadecimal digits, from 2.19 on its length in two
-    bytes and then itself; a directory that was used with both has a file with both.
-    """
+    """A file `requests.seen`, or that of a job directory."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path = path / "requests.seen" if path.is_dir() else path
-        self.title = f"the file {path}"
-        self._data = path.read_bytes()
-        # The first shows how long all of them are.
-        line = re.match(rb"([0-9a-f]{2,})\r?\n", self._data[: 2 * _LONGEST + 2])
-        length = len(line[1]) // 2 if line else int.from_bytes(self._data[:2], "big")
-        header = re.escape((length & 0xFFFF).to_bytes(2, "big"))
-        self._record = re.compile(
-            rb"%b(.{%d})|([0-9a-f]{%d})\r?\n" % (header, length, 2 * length), re.DOTALL
-        )
-        if not 0 < length <= _LONGEST or not self._record.match(self._data):
-            raise Failure(f"{path} is no requests.seen of Scrapy: it begins with no fingerprint")
-        self._record_bytes = length + 2
+        self._path = path / "requests.seen" if path.is_dir() else path
+        self.title = f"the file {self._path}"
+        self._data = self._path.read_bytes()
+        if not _RECORD.match(self._data):
+            raise Failure(
+                f"{self._path} is no requests.seen of Scrapy: it begins with no fingerprint"
+            )
 
     def size(self) -> int:
-        return self._path.stat().st_size // self._record_bytes
+        return self._path.stat().st_size // _RECORD_BYTES
 
     def read(self) -> Iterator[bytes]:
         # A process that was killed leaves an incomplete record, which may run into that of the next
         # one: a page is fetched again. Scrapy 2.19 loses all records from there on.
-        for record in self._record.finditer(self._data):
+        for record in _RECORD.finditer(self._data):
             yield record[1] or unhexlify(record[2])

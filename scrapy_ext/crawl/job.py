@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import redis
 
 from bloomlock.errors import ConfigurationError
-from scrapy_ext.crawl import GIVEN
 from scrapy_ext.crawl.pydoc_pages import pydoc_pages
-from scrapy_ext.crawl_state import CrawlRecord, Figures
+from scrapy_ext.crawl.worker import GIVEN
+from scrapy_ext.crawl_state import CrawlRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,43 +61,40 @@ class Worker:
         return f"process {self.process.pid} {how}"
 
 
+@dataclass
 class Job:
-    """Crawls a site with several processes, once.
+    """Crawls a site with several processes, once; `options` are those of the command.
 
-    Attributes:
-        found: Every link that a page had.
-        fetched: How often each page was fetched.
-        failed: Why a page was not fetched: the network, the site, or its robots.txt.
-        missed: Links that were found and never fetched; None: not known, as the crawl was stopped
-            early or went on with an earlier one.
-        failures: A sentence for each thing that went wrong.
-        notes: A sentence for each thing that is no failure.
+    `failed` says why pages were not fetched: the network, the site, or its robots.txt. `missed` are
+    links that were found and never fetched; None: not known, as the crawl was stopped early or went
+    on with an earlier one. `notes` are about things that are no `failures`.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        """Take the options of the command."""
-        self._options = options
-        self.title = "starting"
-        self.workers: list[Worker] = []
-        self.found: set[str] = set()
-        self.fetched: Counter[str] = Counter()
-        self.failed: dict[str, str] = {}
-        self.missed: list[str] | None = None
-        self.state = Figures("starting", 0, 0, 0, 0, 0, {})
-        self.seconds = 0.0
-        self.fill: float | None = None
-        self.filter_bytes: int | None = None
-        self.failures: list[str] = []
-        self.notes: list[str] = []
-        self.interrupted = False
+    options: Mapping[str, Any]
+    title: str = "starting"
+    workers: list[Worker] = field(default_factory=list)
+    found: set[str] = field(default_factory=set)
+    fetched: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+    missed: list[str] | None = None
+    state: str = "starting"
+    waiting: int = 0
+    hosts: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    fill: float | None = None
+    filter_bytes: int | None = None
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
 
     def figures(self) -> dict[str, Any]:
         """Return what there is to show; it is JSON."""
-        twice = [url for url, times in self.fetched.items() if times > 1]
-        plain = ("title", "seconds", "failed", "missed", "fill", "filter_bytes")
-        more = ("failures", "notes", "interrupted")
+        hidden = {"options", "found", "fetched"}
+        # A copy, as the page of --watch asks from another thread.
+        twice = [url for url, times in self.fetched.copy().items() if times > 1]
         return {
-            **{name: getattr(self, name) for name in (*plain, *more)},
+            **{name: value for name, value in vars(self).items() if name not in hidden},
+            "workers": [worker.figures() for worker in self.workers],
             "pages": len(self.fetched),
             "links": sum(worker.links for worker in self.workers),
             "duplicates": sum(worker.duplicates for worker in self.workers),
@@ -105,28 +102,25 @@ class Job:
             "twice": twice,
             # Who dies may have fetched pages that another fetches again.
             "ok": not self.failures and (not twice or bool(self.notes)),
-            "waiting": self.state.waiting + self.state.taken,
-            "hosts": self.state.by_host,
-            "state": self.state.state,
-            "workers": [worker.figures() for worker in self.workers],
         }
 
-    def run(self, client: Any, url: str, show: Callable[[], object]) -> None:
-        """Crawl; `client` is one of the server at `url`, `show` is called as the figures change.
+    def run(self, client: Any, url: str, show: Callable[[str], object]) -> None:
+        """Crawl; `client` is one of the server at `url`.
 
+        `show` gets a text until the crawl begins, and an empty one when the figures have changed.
         Blocks until the crawl has ended, the page limit is reached, no worker is left, or Ctrl-C.
         All processes have ended on return. A crawl without a name leaves nothing on the server.
         """
-        options = self._options
         start = self._start_page(show)
-        record = CrawlRecord(client, options["name"] or f"crawl-{secrets.token_hex(6)}")
+        name = self.options["name"]
+        record = CrawlRecord(client, name or f"crawl-{secrets.token_hex(6)}")
         try:
             # Until all workers have joined it this process holds the crawl, so that it does not
             # end: one that is late would begin another.
-            is_whole = record.hold(anew=options["restart"])
+            is_whole = record.hold(anew=self.options["restart"])
             with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
                 try:
-                    for number in range(options["workers"]):
+                    for number in range(self.options["workers"]):
                         self._start_worker(Path(folder, f"{number}"), start, record.name, url)
                     self._watch(record, show)
                 except KeyboardInterrupt:
@@ -134,32 +128,26 @@ class Job:
                 finally:
                     self._stop()
             record.leave()
-            self.state = record.figures()
-            if options["name"] is None:
+            self._look(record)
+            if name is None:
                 record.delete()
         except redis.exceptions.RedisError as error:
             self.failures.append(f"the server failed: {error}")
             return
-        if is_whole and self.state.state != "running":
+        if is_whole and self.state != "running":
             self.missed = sorted(self.found - {*self.fetched, *self.failed})
         if not self.fetched and self.failed:
             why = next(iter(self.failed.values()))
             self.failures.append(f"the start page {start} could not be fetched: {why}")
 
-    def _start_page(self, show: Callable[[], object]) -> str:
+    def _start_page(self, show: Callable[[str], object]) -> str:
         """Return the URL of the site's first page, and set its title."""
-        source = self._options["source"]
+        source = self.options["source"]
         parts = urlsplit(source or "")
+        self.title = source or "the documentation of Python"
         if parts.scheme in {"http", "https"} and parts.hostname:
-            self.title = source
             return str(source)
-
-        def rendered(text: str) -> None:
-            self.title = text
-            show()
-
-        folder = pydoc_pages(rendered) if source is None else Path(source)
-        self.title = "the documentation of Python" if source is None else str(folder)
+        folder = pydoc_pages(show) if source is None else Path(source)
         index = folder.resolve() / "index.html"
         if not index.is_file():
             raise ConfigurationError(
@@ -169,7 +157,7 @@ class Job:
         return index.as_uri()
 
     def _start_worker(self, file: Path, start: str, name: str, url: str) -> None:
-        options, is_remote = self._options, not start.startswith("file:")
+        options, is_remote = self.options, not start.startswith("file:")
         settings = {
             "START_URL": start,
             "BLOOMLOCK_URL": url,
@@ -194,21 +182,26 @@ class Job:
             )
         self.workers.append(Worker(process, log, told.open("rb", buffering=0)))
 
-    def _watch(self, record: CrawlRecord, show: Callable[[], object]) -> None:
+    def _watch(self, record: CrawlRecord, show: Callable[[str], object]) -> None:
         """Show how far the crawl is until no worker runs, or there are pages enough."""
         started, is_held = time.monotonic(), True
-        limit = self._options["max_pages"]
+        limit = self.options["max_pages"]
         while num_running := sum(worker.process.poll() is None for worker in self.workers):
             self._read()
             self.seconds = time.monotonic() - started
-            self.state = record.figures()
-            if is_held and self.state.workers > num_running:
+            if self._look(record) > num_running and is_held:
                 record.leave()
                 is_held = False
-            show()
+            show("")
             if limit and len(self.fetched) >= limit:
                 break
             time.sleep(LOOK_S)
+
+    def _look(self, record: CrawlRecord) -> int:
+        """Note how the crawl stands; return how many processes take part in it."""
+        now = record.figures()
+        self.state, self.waiting, self.hosts = now.state, now.waiting + now.taken, now.by_host
+        return now.workers
 
     def _read(self) -> None:
         """Add up what workers have told since; one that was killed may leave half a line."""

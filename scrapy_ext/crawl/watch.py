@@ -37,15 +37,10 @@ class _Page(BaseHTTPRequestHandler):
         # A page of another site may ask this port by a name of its own: no figures for it.
         if not self.headers.get("Host", "").startswith("127.0.0.1:"):
             self.send_error(403)
-        elif self.path == "/figures":
-            self._send("application/json", json.dumps(self._job.figures()).encode())
-        elif self.path == "/":
-            page = files("scrapy_ext.crawl") / "watch.html"
-            self._send("text/html; charset=utf-8", page.read_bytes())
-        else:
-            self.send_error(404)
-
-    def _send(self, kind: str, body: bytes) -> None:
+            return
+        kind, body = "application/json", json.dumps(self._job.figures()).encode()
+        if self.path != "/figures":
+            kind, body = "text/html", (files("scrapy_ext.crawl") / "watch.html").read_bytes()
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Cache-Control", "no-store")

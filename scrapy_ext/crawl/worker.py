@@ -1,6 +1,6 @@
 """A worker of `bloomlock crawl`: a Scrapy process with the add-on, as any project has.
 
-Its settings are JSON in the environment. To standard output it writes a JSON line for each page
+Its settings are JSON in the variable GIVEN. To standard output it writes a JSON line for each page
 that it is done with. It stops when the job is gone.
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,15 +23,13 @@ from scrapy.http import HtmlResponse
 from scrapy.linkextractors import LinkExtractor
 from w3lib.url import canonicalize_url
 
-from scrapy_ext.crawl import GIVEN
-
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator
 
     from scrapy.http import Response
     from twisted.python.failure import Failure
 
-FIRST_REDIRECT, FIRST_REFUSAL = 300, 400
+GIVEN = "BLOOMLOCK_CRAWL"
 LINKS = LinkExtractor(
     tags=("a", "area", "iframe"), attrs=("href", "src"), deny_extensions=(), unique=False
 )
@@ -70,18 +69,17 @@ class SiteSpider(Spider):
         self._is_here = re.compile(rf"https?://{host}(?:[/?#]|$)", re.IGNORECASE).match
 
     async def start(self) -> AsyncIterator[Request]:
-        yield self._request(self.start_url)
+        yield Request(self.start_url, errback=self.failed)
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:
         """Tell of the page and all its links, then offer these to the filter."""
         del kwargs
         why = ""
         links: list[str] = []
-        if response.status >= FIRST_REFUSAL:
+        if response.status >= HTTPStatus.BAD_REQUEST:
             why = f"status {response.status}"
-        elif response.status >= FIRST_REDIRECT:
-            target = response.headers.get("Location", b"") or b""
-            links = [response.urljoin(target.decode("latin-1").strip())]
+        elif location := response.headers.get("Location"):
+            links = [response.urljoin(location.decode("latin-1").strip())]
             why = "" if self.target(links[0]) else f"redirects to {links[0]}"
         elif isinstance(response, HtmlResponse):
             links = [link.url for link in LINKS.extract_links(response)]
@@ -90,26 +88,21 @@ class SiteSpider(Spider):
         found = {*map(canonicalize_url, links)} - self._met
         self._met |= found
         # A link that is lost after this is missed in the report.
-        self._tell(canonicalize_url(response.url), why, [*found])
-        yield from map(self._request, links)
+        self._tell(canonicalize_url(response.url), why=why, found=[*found])
+        for link in links:
+            yield Request(link, errback=self.failed)
 
     def failed(self, failure: Failure) -> None:
         request: Request = failure.request  # type: ignore[attr-defined] # set by Scrapy
-        self._tell(canonicalize_url(request.url), failure.getErrorMessage())
+        self._tell(canonicalize_url(request.url), why=failure.getErrorMessage())
 
     def closed(self, reason: str) -> None:
         self._tell(reason=reason)
 
-    def _tell(
-        self, page: str = "", why: str = "", found: Sequence[str] = (), reason: str = ""
-    ) -> None:
+    def _tell(self, page: str = "", **more: Any) -> None:
         """Write a line, in one write: a worker that is killed leaves whole ones."""
         get = self.crawler.stats.get_value
-        told = {
-            "page": page,
-            "why": why,
-            "found": found,
-            "reason": reason,
+        told = {"page": page, "why": "", "found": (), "reason": "", **more} | {
             "links": self._links,
             "duplicates": get("dupefilter/filtered", 0),
             "bytes": get("bloomlock/memory_bytes"),
@@ -130,9 +123,6 @@ class SiteSpider(Spider):
         if not path.startswith(f"{self._folder}/"):
             path = self._folder + path
         return f"file://{path}index.html" if path.endswith("/") else f"file://{path}"
-
-    def _request(self, url: str) -> Request:
-        return Request(url, callback=self.parse, errback=self.failed)
 
 
 if __name__ == "__main__":
