@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-    from twisted.python.failure import Failure
 
     from scrapy_ext.dupefilter import BloomDupeFilter
     from scrapy_ext.scheduler import Scheduler
@@ -32,11 +31,7 @@ MOST_OUTPUTS = 1000
 
 class _Middleware:
     def __init__(self, crawler: Crawler) -> None:
-        """Keep the crawler.
-
-        Args:
-            crawler: The crawler this middleware serves.
-        """
+        """Keep the crawler that this middleware serves."""
         self._crawler = crawler
 
     @classmethod
@@ -61,7 +56,7 @@ class BatchingMiddleware(_Middleware):
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
         """Yield what a callback yields, without the duplicates."""
-        page, checker = response.request, self.checker
+        page, checker, crawler = response.request, self.checker, self._crawler
         if checker is None or page is None:
             async for output in result:
                 yield output
@@ -75,11 +70,11 @@ class BatchingMiddleware(_Middleware):
                 for output in outputs:
                     if not isinstance(output, Request) or next(are_kept):
                         yield output
-                    else:
-                        checker.log_duplicate(output)
-                        self._crawler.signals.send_catch_log(
-                            signals.request_dropped, request=output, spider=self._crawler.spider
-                        )
+                        continue
+                    checker.log_duplicate(output)
+                    crawler.signals.send_catch_log(
+                        signals.request_dropped, request=output, spider=crawler.spider
+                    )
 
 
 class DownloadMiddleware(_Middleware):
@@ -146,32 +141,32 @@ async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
     outputs before it.
     """
     outputs: list[Any] = []
-    ended: list[Failure | None] = []
+    has_ended = False
     # The reader waits while there are enough outputs, the other while there are none: never both.
     bell = _Bell()
 
     async def read() -> None:
-        async for output in source:
-            outputs.append(output)
-            bell.ring()
-            if len(outputs) >= MOST_OUTPUTS:
-                await bell.wait()
-
-    def end(how: Failure | None) -> None:
-        ended.append(how)
-        bell.ring()
-
-    task = deferred_from_coro(read())
-    task.addBoth(end)
-    try:
-        while outputs or not ended:
-            if outputs:
-                batch, outputs[:] = [*outputs], []
+        nonlocal has_ended
+        try:
+            async for output in source:
+                outputs.append(output)
                 bell.ring()
-                yield batch
-            else:
+                if len(outputs) >= MOST_OUTPUTS:
+                    await bell.wait()
+        finally:
+            has_ended = True
+            bell.ring()
+
+    reading = deferred_from_coro(read())
+    try:
+        while outputs or not has_ended:
+            if not outputs:
                 await bell.wait()
-        if ended[0] is not None:
-            ended[0].raiseException()
+                continue
+            batch, outputs[:] = [*outputs], []
+            bell.ring()
+            yield batch
+        await maybe_deferred_to_future(reading)
     finally:
-        task.cancel()
+        reading.addErrback(lambda _: None)
+        reading.cancel()
