@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from scrapy.utils.request import fingerprint as default_fingerprint
 from w3lib.url import canonicalize_url
 
 if TYPE_CHECKING:
@@ -21,31 +19,17 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-logger = logging.getLogger("bloomlock.scrapy")
-
 MOST_RECENT = 200_000
 
 
 class Fingerprints:
-    """Takes the fingerprints of a crawler's requests. Never raises."""
+    """Takes the fingerprints of a crawler's requests."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._has_failed = False
 
     def of(self, request: Request) -> bytes:
-        """Return the crawler's own fingerprint of a request; Scrapy's if that cannot be taken."""
-        try:
-            # The view refuses what is not bytes; bytes(5) would be five zeros.
-            return bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
-        # A project's fingerprinter may raise anything; the links of the page shall not pay for it.
-        except Exception:
-            if self._crawler.stats is not None:
-                self._crawler.stats.inc_value("bloomlock/fingerprint_errors")
-            if not self._has_failed:
-                self._has_failed = True
-                logger.exception("The request fingerprinter failed for %s", request)
-            return b"no fingerprint:" + default_fingerprint(request)
+        return self._crawler.request_fingerprinter.fingerprint(request)
 
     def leads_back(self, request: Request) -> bool:
         """Return whether a redirect leads back to a request that it comes from.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import redis
     from crawling import Site
 
-PAGES = 24
+PAGES = 20
 # The index and every page link to every page twice, to the index, to a page that is not there,
 # and to another site.
 LINKS = 2 * PAGES + 2
@@ -76,6 +76,12 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+def started(*words: str, url: str) -> subprocess.Popen[bytes]:
+    """Start the command as a process."""
+    command = [sys.executable, "-m", "bloomlock.cli", "crawl", *words, "--url", url]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 def workers_of(pid: int) -> list[int]:
     """Return the processes of workers that a process has started."""
     lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
@@ -105,28 +111,13 @@ def test_every_page_once_and_none_missed(
     assert all("pages (" in line for line in log.splitlines())
 
 
-def test_a_named_crawl_goes_on_where_it_was_stopped(
-    crawl: Callable[..., Done], folder: Path
+def test_a_named_crawl_goes_on_whatever_stopped_it(
+    crawl: Callable[..., Done], site: Site, valkey: str
 ) -> None:
-    words = (folder, "--workers", 1, "--name", "docs")
-    first = crawl(*words, "--max-pages", 5, "--concurrency", 1)
-    assert 5 <= first.pages < PAGES
-    assert first.code == 0
-    assert first.report["waiting"] > 0
-    assert first.report["missed"] is None
-    second = crawl(*words)
-    assert (second.code, first.pages + second.pages) == (0, PAGES + 1), second.log
-    assert second.report["waiting"] == 0
-    # It came to its end, so that is a new crawl.
-    third = crawl(*words, "--max-pages", 5, "--concurrency", 1)
-    assert third.pages >= 5
-    anew = crawl(*words, "--restart")
-    assert (anew.code, anew.pages, anew.report["missed"]) == (0, PAGES + 1, [])
-
-
-def test_a_crawl_whose_worker_was_killed_goes_on(crawl: Callable[..., Done], site: Site) -> None:
-    """The only worker dies while it waits for pages."""
+    """The only worker is killed; the command is terminated; there are pages enough."""
     site.links = lambda page: [child for child in (2 * page + 1, 2 * page + 2) if child < PAGES]
+    pages = {f"/{page}" for page in range(PAGES)}
+    words = (f"{site.url}/0", "--workers", "1", "--name", "kept", "--no-robots")
 
     def kill(count: int) -> None:
         if count == 6:
@@ -134,26 +125,15 @@ def test_a_crawl_whose_worker_was_killed_goes_on(crawl: Callable[..., Done], sit
             os.kill(worker, signal.SIGKILL)
 
     site.on_request = kill
-    words = (f"{site.url}/0", "--workers", 1, "--name", "kept", "--no-robots", "--concurrency", 2)
-    first = crawl(*words)
-    assert first.code == 1
-    assert "was killed by signal 9" in first.log
-    site.on_request = None
-    second = crawl(*words)
-    assert second.code == 0, second.log
-    assert {*site.requested} == {f"/{page}" for page in range(PAGES)}
-    # What the killed one was at, or had not yet told the server.
-    assert len(site.requested) - PAGES < 6
+    killed = crawl(*words, "--concurrency", 2)
+    assert killed.code == 1
+    assert "was killed by signal 9" in killed.log
 
-
-def test_terminated_it_says_what_there_is(site: Site, valkey: str, r: redis.Redis) -> None:
-    del r
     sent = threading.Event()
-    site.on_request = lambda count: count < 5 or sent.wait(PATIENCE)
-    words = [sys.executable, "-m", "bloomlock.cli", "crawl", f"{site.url}/0", "--url", valkey]
-    more = ["--workers", "1", "--name", "kept", "--no-robots", "--concurrency", "2", "--json"]
-    with subprocess.Popen([*words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
-        while len(site.requested) < 5 and job.poll() is None:
+    before = len(site.requested)
+    site.on_request = lambda count: count < before + 5 or sent.wait(PATIENCE)
+    with started(*words, "--concurrency", "2", "--json", url=valkey) as job:
+        while len(site.requested) < before + 5 and job.poll() is None:
             sent.wait(0.01)
         job.send_signal(signal.SIGTERM)
         sent.set()
@@ -162,8 +142,21 @@ def test_terminated_it_says_what_there_is(site: Site, valkey: str, r: redis.Redi
     report = json.loads(out)
     assert report["interrupted"]
     assert report["pages"] >= 1
-    assert report["missed"] is None
     assert report["twice"] == report["failures"] == []
+    # What the killed one was at, or had not yet told the server.
+    assert len(site.requested) - len({*site.requested}) < 6
+
+    site.on_request = None
+    site.requested.clear()
+    anew = crawl(*words, "--restart", "--max-pages", 5, "--concurrency", 1)
+    assert site.requested[0] == "/0"
+    assert 5 <= anew.pages < PAGES
+    assert anew.code == 0
+    assert anew.report["waiting"] > 0
+    assert anew.report["missed"] is None
+    last = crawl(*words)
+    assert (last.code, last.report["waiting"]) == (0, 0), last.log
+    assert sorted(site.requested) == sorted(pages)
 
 
 def test_a_server_that_dies_ends_the_crawl(crawl: Callable[..., Done], site: Site) -> None:
@@ -188,9 +181,8 @@ def test_the_live_page_shows_the_figures_in_a_browser(
     drawn = threading.Event()
     site.links = lambda page: [1, 2, 3, 4, 5, 6, 7] if page == 0 else [0, 1]
     site.on_request = lambda count: count < 5 or drawn.wait(PATIENCE)
-    words = [sys.executable, "-m", "bloomlock.cli", "crawl", f"{site.url}/0", "--url", valkey]
-    more = ["--workers", "2", "--no-robots", "--concurrency", "1", "--watch"]
-    with subprocess.Popen([*words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+    words = (f"{site.url}/0", "--workers", "2", "--no-robots", "--concurrency", "1", "--watch")
+    with started(*words, url=valkey) as job:
         assert job.stderr
         page = job.stderr.readline().decode().removeprefix("live figures: ").strip()
         threading.Thread(target=job.stderr.read, daemon=True).start()

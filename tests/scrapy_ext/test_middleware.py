@@ -215,13 +215,3 @@ def test_redirects_that_lead_back_are_no_duplicates(way: str, crawls: Runner, si
     assert sorted(first.fetched) == ["/0", "/1", "/2", "/4"]
     # What leads to another seen page is filtered.
     assert asked == {"/0": 1, "/1": 2, "/2": 2, "/9": 1, "/3": 1, "/4": 1}
-
-
-def test_a_failing_fingerprinter_is_logged_once_and_loses_no_page(
-    crawls: Runner, site: Site
-) -> None:
-    fingerprinter = {"REQUEST_FINGERPRINTER_CLASS": "__main__.BrokenFingerprinter"}
-    result = crawls.run(ALONE, **fingerprinter)
-    assert sorted(result.fetched) == sorted([*site.paths, "/0"])
-    assert len(result.lines("The request fingerprinter failed")) == 1
-    assert result.own("fingerprint_errors") > 1

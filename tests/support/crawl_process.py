@@ -260,13 +260,6 @@ class PickyPipeline:
         return item
 
 
-class BrokenFingerprinter:
-    """Fails for every request."""
-
-    def fingerprint(self, request):
-        raise ZeroDivisionError(request.url)
-
-
 def master_of_sentinels(sentinel_port, **options):
     """Make a client, as a project does for REDIS_PARAMS["redis_cls"]."""
     return Sentinel([("127.0.0.1", sentinel_port)]).master_for("pages", **options)
