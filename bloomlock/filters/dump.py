@@ -36,9 +36,9 @@ from .files import SHARD_BYTES, FileReader, FileWriter, Layout, Part, refuse_oth
 from .memory import MemoryBloomFilter
 from .memory_bits import check_same_bits
 from .placing import Changed
-from .prepared import Prepared
 from .state import in_one_generation
 from .support import COPY, EXPORT, FROM_FILTER, FROM_MEMORY, IMPORT, TO_MEMORY, check_support
+from .switch import Prepared
 from .tombstones import read_set
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ from .batches import before_adding, chunks
 from .files import Layout
 from .generation import View
 from .options import FilterOptions
-from .prepared import Prepared
 from .state import FilterState, in_one_generation
 from .stored_filter import look, look_at_shard
 from .support import REBUILD, check_support
@@ -124,7 +123,7 @@ class _Rebuild:
         self._state = state
         self._header = header
         self._model = model
-        self._prepared = Prepared(state.keys, model, REBUILT, may_replace=True, what=REBUILD)
+        self._prepared = switch.Prepared(state.keys, model, REBUILT, may_replace=True, what=REBUILD)
         self._closed: Descriptor | None = None
         self._absent: list[bytes] = []
 
