@@ -67,7 +67,7 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     client = _make(source, given.pop("redis_cls", None) or redis.Redis, given)
     if type(client) is not redis.Redis:
         return client
-    mode = ""
+    mode: Any = ""
     try:
         with suppress(redis.exceptions.NoPermissionError):  # what is allowed will show
             info = client.info("server")

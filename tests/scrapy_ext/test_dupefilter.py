@@ -16,7 +16,7 @@ from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError, OutcomeUnknownError
-from scrapy_ext import BloomDupeFilter, dupefilter, engine, guard
+from scrapy_ext import BloomDupeFilter, dupefilter, engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _asks_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the near-cache hide nothing, and an outage end soon."""
-    monkeypatch.setattr(guard, "PROBE_S", 0.01)
+    monkeypatch.setattr(dupefilter, "PROBE_S", 0.01)
     monkeypatch.setattr(dupefilter, "NEAR_CACHE", 0)
 
 
@@ -163,7 +163,7 @@ def test_what_is_lost_is_given_back_and_what_is_cleared_is_not(
     r: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guard, "MIRROR_BYTES", mirror_bytes)
+    monkeypatch.setattr(dupefilter, "MIRROR_BYTES", mirror_bytes)
     one, two = make(), make()
     one.ask("early")
     saved = {key: r.dump(key) for key in r.scan_iter()}
