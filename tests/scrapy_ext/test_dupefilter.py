@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -117,46 +118,25 @@ def test_an_outage_hides_nothing_that_this_process_knows(
     assert asked.ask("new", "after") == "sn"
 
 
-def test_the_policy_close_ends_the_crawl_once(make: Any, proxy: Proxy) -> None:
-    asked = make(BLOOMLOCK_ON_OUTAGE="close")
-    closed: list[str] = []
-
-    async def close_spider_async(*, reason: str) -> None:
-        closed.append(reason)
-
-    asked.crawler.engine.close_spider_async = close_spider_async
-    away(proxy, asked)
-    assert asked.ask("b") == "n"
-    assert closed == ["bloomlock_outage"]
-
-
-def clear(r: redis.Redis, saved: dict[bytes, bytes]) -> None:
-    del saved
-    with BloomFilter.open(NAME, client=r) as shared:
-        shared.clear()
-
-
-def flush(r: redis.Redis, saved: dict[bytes, bytes]) -> None:
-    del saved
-    r.flushall()
-
-
-def evict(r: redis.Redis, saved: dict[bytes, bytes]) -> None:
-    del saved
-    r.delete(f"bloomlock:{{{NAME}}}:bits")
-
-
 def set_back(r: redis.Redis, saved: dict[bytes, bytes]) -> None:
     """Give the server what it had at an earlier moment, as after a restart."""
     for key, value in saved.items():
         r.restore(key, 0, value, replace=True)
 
 
+LOSSES: dict[str, Callable[[Any, dict[bytes, bytes]], object]] = {
+    "flush": lambda r, _: r.flushall(),
+    "evict": lambda r, _: r.delete(f"bloomlock:{{{NAME}}}:bits"),
+    "set back": set_back,
+    "clear": lambda r, _: BloomFilter.open(NAME, client=r).clear(),
+}
+
+
 # Without room for a mirror the last requests are known as they are.
 @pytest.mark.parametrize("mirror_bytes", [2**28, 0])
-@pytest.mark.parametrize("loss", [flush, evict, set_back, clear])
+@pytest.mark.parametrize("loss", LOSSES)
 def test_what_is_lost_is_given_back_and_what_is_cleared_is_not(
-    loss: Any,
+    loss: str,
     mirror_bytes: int,
     make: Any,
     proxy: Proxy,
@@ -168,12 +148,12 @@ def test_what_is_lost_is_given_back_and_what_is_cleared_is_not(
     one.ask("early")
     saved = {key: r.dump(key) for key in r.scan_iter()}
     assert (one.ask("late", "later"), two.ask("of two")) == ("nn", "n")
-    if loss is set_back:
+    if loss == "set back":
         away(proxy, one)
         two.ask("two finds out")
-    loss(r, saved)
-    is_cleared = loss is clear
-    if loss is set_back:
+    LOSSES[loss](r, saved)
+    is_cleared = loss == "clear"
+    if loss == "set back":
         back(proxy, one)
         refilled(two, 1)
     assert one.ask("late") == ("n" if is_cleared else "s")
@@ -212,20 +192,32 @@ def test_a_filter_that_refuses_when_it_is_full_needs_the_scheduler(valkey: str) 
         BloomDupeFilter.from_crawler(crawler_of(**options)).open()
 
 
-def test_what_a_lost_reply_has_recorded_is_let_through(valkey: str, r: redis.Redis) -> None:
-    """The server has carried out a page's add, another page finds it, then the reply is lost."""
+def test_what_a_lost_reply_has_recorded_is_let_through(
+    valkey: str, r: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server carries out a page's add, another page finds it, then the reply is lost."""
     del r
+    added, found = threading.Event(), threading.Event()
+
+    async def both(asked: AskedFilter, guard: Any) -> tuple[str, str]:
+        ask = guard._ask
+
+        def lose(keys: list[bytes]) -> Any:
+            monkeypatch.undo()
+            ask(keys)
+            added.set()
+            found.wait(PATIENCE)
+            return [None] * len(keys), OutcomeUnknownError("lost")
+
+        monkeypatch.setattr(guard, "_ask", lose)
+        first = asyncio.ensure_future(asked.ask_page([request("a"), request("a").copy()]))
+        await asyncio.to_thread(added.wait, PATIENCE)
+        second = await asked.ask_page([request("a")])
+        found.set()
+        return await first, second
+
     with AskedFilter(valkey, "batches") as asked:
-        made = asked.filter._guard
-        assert made is not None
-        key = fingerprint(request("a"))
-        assert made.shared.add(key)
-        assert asked.ask("a") == "s"
-
-        async def settle() -> list[bool]:
-            return made._settle([key] * 2, [False] * 2, [None] * 2, OutcomeUnknownError("lost"))
-
-        assert asked.run(settle()) == [True, False]
+        assert asked.run(both(asked, asked.filter._guard)) == ("ns", "s")
 
 
 def test_a_discard_makes_a_request_new_also_after_an_outage(
@@ -285,28 +277,16 @@ def test_the_fill_is_looked_at_while_the_crawl_runs(
     caplog.set_level("DEBUG", "bloomlock.scrapy")
     monkeypatch.setattr(engine, "LOOK_S", 0.05)
 
-    async def scenario(asked: AskedFilter, shared: BloomFilter) -> None:
-        def value(name: str) -> Any:
-            return asked.crawler.stats.get_value(f"bloomlock/{name}")  # type: ignore[union-attr]
-
+    async def scenario(asked: AskedFilter) -> None:
         asked.crawler.signals.send_catch_log(signals.spider_opened, spider=asked.crawler.spider)
-        await _until(lambda: value("fill_ratio") == 0)
+        stats: Any = asked.crawler.stats
         # A look that fails is not the last one.
         r.execute_command("ACL", "SETUSER", "default", "-bitcount")
         try:
             await _until(lambda: "Looking at the filter" in caplog.text)
         finally:
             r.execute_command("ACL", "SETUSER", "default", "+@all")
-        shared.update(f"{number}" for number in range(500))
-        await _until(lambda: value("fill_ratio") > 0)
+        await _until(lambda: stats.get_value("bloomlock/fill_ratio") == 0)
 
-    with (
-        AskedFilter(valkey, "batches", BLOOMLOCK_ERROR_RATE=0.01) as asked,
-        BloomFilter.open(NAME, client=r) as shared,
-    ):
-        asked.run(scenario(asked, shared))
-
-
-def test_the_scheduler_of_scrapy_redis_is_refused_with_what_to_set() -> None:
-    with pytest.raises(ConfigurationError, match=r"SCHEDULER = \"scrapy_ext\.Scheduler\""):
-        BloomDupeFilter.from_spider(crawler_of().spider)  # type: ignore[arg-type]
+    with AskedFilter(valkey, "batches", BLOOMLOCK_ERROR_RATE=0.01) as asked:
+        asked.run(scenario(asked))

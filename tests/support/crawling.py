@@ -33,7 +33,6 @@ ALONE: dict[str, Any] = {
     "SPIDER_MIDDLEWARES": {"scrapy_ext.BatchingMiddleware": 10},
 }
 ADDON: dict[str, Any] = {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}
-SCRAPY_REDIS: dict[str, Any] = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
 
 
 @dataclass
