@@ -88,7 +88,7 @@ def live(found, clock, batches, name="live"):
         claim.commit()
 
 
-@pytest.mark.parametrize("batches", [10, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("batches", [2, pytest.param(1000, marks=pytest.mark.long)])
 def test_what_is_over_leaves_nothing(clock, batches):
     """Memory follows the open claims: but for takeovers, which are remembered for a day."""
     client = clock.client

@@ -11,10 +11,9 @@ import threading
 
 import pytest
 import redis
-from claim_tools import settled
 from private import PrivateServer
 from proxy import deliver
-from servers import require_server, wait_until
+from servers import require_server
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
 from bloomlock.errors import ClaimError, ClaimLostError, OutcomeUnknownError
@@ -211,37 +210,6 @@ def test_of_claims_at_a_time_without_a_reply_each_is_had_by_the_next_try(
     asyncio.run(main())
 
 
-def test_a_request_that_arrives_late_holds_an_item_one_lease(clock, proxy, other):
-    may_go_on, is_held = threading.Event(), asyncio.Event()
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        async with AsyncBloomFilter("pages", 1000, client=proxy.url) as mine:
-            await (await mine.claim("warm")).commit()
-
-            def judge(name, _number):
-                if name == "EVALSHA" and not may_go_on.is_set():
-                    loop.call_soon_threadsafe(is_held.set)
-                    assert may_go_on.wait(300)
-                return "pass"
-
-            proxy.judge = judge
-            late = asyncio.ensure_future(mine.claim("a", LEASE))
-            await is_held.wait()
-            await settled()
-            late.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await late
-            other.claim("a").abandon()
-            may_go_on.set()
-            wait_until(lambda: not proxy.under_way)
-
-    asyncio.run(main())
-    assert other.claim("a").state is BUSY, "a claim without a worker"
-    clock.go_on(31)
-    assert [taken.item for taken in other.expired()] == ["a"], "and it ends"
-
-
 def test_a_takeover_is_remembered_for_a_day(clock, mine, other):
     late = mine.claim("late", renew=False)
     clock.go_on(61)
@@ -357,17 +325,3 @@ def test_the_server_restarts():
 def test_another_spelling_is_another_item(mine):
     states = [claim.state for claim in mine.claim_many(["a", b"a", "A", "a "])]
     assert states == [NEW, BUSY, NEW, NEW]
-
-
-def test_false_positives_are_items_taken_for_done(make):
-    """At capacity their share is that of the filter: with these items, always the same."""
-    rough = make(error_rate=0.01)
-    rough.commit_many(rough.claim_many([f"item {number}" for number in range(1000)]))
-    asked = [f"other {number}" for number in range(5000)]
-    made = rough.claim_many(asked)
-    taken_for_done = sum(claim.state is SEEN for claim in made)
-    expected = 5000 * rough.info().current_error_rate
-    assert expected / 2 < taken_for_done < 2 * expected
-    assert rough.exists_many(asked).count(True) == taken_for_done
-    counts = rough.count_claims()
-    assert counts.open == counts.claimed - counts.committed == 5000 - taken_for_done

@@ -10,15 +10,7 @@ from set_world import HandClocks, SetWorld
 @pytest.fixture
 def make_world(r):
     """Return what makes a world of a filter on the tests' server."""
-    made = []
-
-    def make(shape, **options):
-        made.append(SetWorld(r, shape, **options))
-        return made[-1]
-
-    yield make
-    for world in made:
-        world.close()
+    return lambda shape, **options: SetWorld(r, shape, **options)
 
 
 @pytest.fixture(scope="session")

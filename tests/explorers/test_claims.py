@@ -11,10 +11,12 @@ import re
 
 import pytest
 from claim_rules import AFTER_LEASE, AT_ONCE, COUNTS, NEVER, Act, Item, after
+from claim_tools import let_expire
 from explorer import (
     AFTER,
     BEFORE,
     CANCELLED,
+    LATE,
     Cores,
     Done,
     Operation,
@@ -22,11 +24,12 @@ from explorer import (
     core_of,
     explore_living,
     is_linearizable,
+    judge_once,
     put_back,
     wander,
 )
 from flat_options import given
-from set_world import START, WINDOW
+from set_world import WINDOW
 
 from bloomlock import BloomFilter
 from bloomlock.errors import ClaimLostError
@@ -49,14 +52,13 @@ OF_THE_LISTS = {"retry": "retry_failed", "drop": "drop_failed"}
 
 
 class Workers:
-    """A filter and its workers on a server whose clock the walk moves."""
+    """A filter and its workers."""
 
-    def __init__(self, client, clocks, shape):
-        self.client, self.clocks = client, clocks
-        clocks.set(START)
+    def __init__(self, client, shape):
+        self.client = client
         client.flushdb()
         shape = {"capacity": 50, "error_rate": 1e-9, **shape}
-        made = clocks.of(BloomFilter("x", client=client, **given(shape)))
+        made = BloomFilter("x", client=client, **given(shape))
         assert made.add("another")
         with made.claim("another one"):
             pass
@@ -64,11 +66,10 @@ class Workers:
         client.hset(counts, "fence", EVER)
         self._before = made.count_claims()
         self._contents = contents_of(client)
-        self._cores = None
         self._is_timed = {}
 
     def open(self):
-        return self.clocks.of(BloomFilter.open("x", client=self.client, on_lost="recreate"))
+        return BloomFilter.open("x", client=self.client, on_lost="recreate")
 
     def worker(self, number, names):
         """Return a program; an unanswered step is repeated, and so its own claim is had again."""
@@ -117,24 +118,22 @@ class Workers:
             return core_of(face, "abandon", error, offer=offer)
         return core_of(face, name)
 
-    def start(self, programs, faults=0, ends=0, **extra):
+    def start(self, programs, faults=0, ends=0, fates=(BEFORE, AFTER), **extra):
         """Return what brings all to the start; `extra`: how often it is cleared, or filled."""
         acts = {
-            "lease ends": (ends, self.end_lease),
+            "lease ends": (ends, lambda: let_expire(self.client)),
             "clear": (extra.get("clear", 0), lambda: self.open().clear()),
             "fill": (extra.get("fill", 0), lambda: self.open().update(map(str, range(15)))),
         }
 
         def start():
-            self.close()
-            self.clocks.set(START)
             put_back(self.client, self._contents)
             self._fences = set()
-            self._cores = Cores(
+            return Cores(
                 self.client,
                 [self.worker(number, names) for number, names in enumerate(programs)],
                 faults=faults,
-                fates=(BEFORE, AFTER, CANCELLED) if extra else (BEFORE, AFTER),
+                fates=fates,
                 resends=True,
                 extra=acts,
                 answers=(ClaimLostError,),
@@ -142,12 +141,8 @@ class Workers:
                 show_contents=self.without_times,
                 blur=lambda replies: re.sub(r"\d{3,}", "N", replies),
             )
-            return self._cores
 
         return start
-
-    def end_lease(self):
-        self.clocks.set(self.clocks() + LEASE + 1)
 
     def without_times(self, contents):
         """Return what the server has, and of leases only whether they are over."""
@@ -156,16 +151,15 @@ class Workers:
             if key not in self._is_timed:
                 self._is_timed[key] = self.client.type(key) == b"zset"
             if self._is_timed[key]:
-                now = self.clocks()
                 found = self.client.zrange(key, 0, -1, withscores=True)
-                shown[key] = tuple((member, score < now * 1000) for member, score in found)
+                shown[key] = tuple((member, score == 1) for member, score in found)
         return tuple(shown.items())
 
     def probe(self, world, history, fresh, name, claims):
         """Let another worker do something, and look what it is answered."""
         begun, answer = world.tick(), None
-        if name in ("lease ends", "moment"):
-            self.clocks.set(self.clocks() + (1 if name == "moment" else LEASE + 1))
+        if name == "lease ends":
+            let_expire(self.client)
         elif name == "look":
             answer = self.look(fresh, is_new="clear" in [one.kind for one in history])
         elif name == "exists":
@@ -177,7 +171,7 @@ class Workers:
             answer = fresh.commit_many([claims.pop()]) and "done"
         elif name == "claim":
             answer = show(fresh.claim(ITEM, renew=False)._session)
-        if answer is not None or name in ("lease ends", "moment"):
+        if answer is not None or name == "lease ends":
             history.append(Done(begun, world.tick(), name, answer, PROBE))
 
     def look(self, found, *, is_new):
@@ -193,26 +187,14 @@ class Workers:
 
     def check(self, probes):
         """Return the judge: whatever comes after, the item can be had when a lease is over."""
-        judged = set()
 
-        def check(world):
-            history, now = world.operations(), self.clocks()
-            if (case := (world.shown, tuple(history))) in judged:
-                return
-            judged.add(case)
+        def judge(world, history):
             fresh, claims = self.open(), []
             for name in probes:
                 self.probe(world, history, fresh, name, claims)
-            world.untick()
             assert is_linearizable(history, Item(), after), history
-            self.clocks.set(now)
-            put_back(self.client, world.found)
 
-        return check
-
-    def close(self):
-        if self._cores is not None:
-            self._cores.close()
+        return judge_once(judge)
 
 
 def show(answer):
@@ -230,42 +212,40 @@ def show(answer):
 
 ONCE = ["claim", "commit"]
 AT_ANY_STATE = ("lease ends", "exists", "claim")
+LOST = (BEFORE, AFTER)
 WORLDS = [
-    (ONCE, ONCE, 1, 1),
-    (ONCE, ["claim", "give back"], 1, 1),
-    (ONCE, ["take over", "commit"], 0, 2),
-    (["claim", "extend", "commit"], ONCE, 0, 2),
-    (ONCE, ["claim", "commit", "discard"], 0, 1),
-    (ONCE, ["discard"], 1, 0),
-    (ONCE, ["add", "claim", "discard", "add"], 0, 1),
+    (ONCE, ONCE, LOST, 1),
+    (ONCE, ["claim", "give back"], (CANCELLED,), 1),
+    (ONCE, ["take over", "commit"], (), 2),
+    (["claim", "extend", "commit"], ONCE, (), 2),
+    (ONCE, ["claim", "commit", "discard"], (), 1),
+    (ONCE, ["discard"], LOST, 0),
+    (ONCE, ["add", "claim", "discard", "add"], (), 1),
 ]
 
 
 @pytest.mark.parametrize(
-    ("shape", "one", "other", "faults", "ends"),
+    ("shape", "one", "other", "fates", "ends"),
     [
         *(({}, *world) for world in WORLDS),
         pytest.param(
-            {"on_full": "grow"}, ONCE, ["claim", "give back"], 0, 1, marks=pytest.mark.long
+            {"on_full": "grow"}, ONCE, ["claim", "give back"], (), 1, marks=pytest.mark.long
         ),
     ],
     ids=str,
 )
-def test_two_workers_in_every_order(stopped, shape, one, other, faults, ends):
-    workers = Workers(*stopped, shape)
-    start = workers.start([one, other], faults, ends)
-    try:
-        explored = explore_living(start, workers.check(AT_ANY_STATE))
-    finally:
-        workers.close()
+def test_two_workers_in_every_order(r, shape, one, other, fates, ends):
+    workers = Workers(r, shape)
+    start = workers.start([one, other], bool(fates), ends, fates)
+    explored = explore_living(start, workers.check(AT_ANY_STATE))
     print(explored)
     assert explored.states > 20
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("third", [ONCE, ["take over", "give back"]], ids=str)
-def test_three_workers_in_every_order(stopped, third):
-    workers = Workers(*stopped, {})
+def test_three_workers_in_every_order(r, third):
+    workers = Workers(r, {})
     start = workers.start([ONCE, ONCE, third], 1, 2)
     print(explore_living(start, workers.check(AT_ANY_STATE)))
 
@@ -277,7 +257,7 @@ KINDS = {
     "window": {**WINDOW, "shards": 2},
 }
 AT_THE_END = (
-    *("moment", "exists", "look", "lease ends", "take over", "commit"),
+    *("exists", "look", "lease ends", "take over", "commit"),
     *("look", "claim", "commit", "look"),
 )
 NAMES = ("claim", "claim failing", "take over", "commit", "extend", *GIVEN_BACK)
@@ -286,19 +266,17 @@ WALKS, MANY = 60, 3000
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_claims_go_by_the_rules(stopped, kind, seed, is_long):
+def test_claims_go_by_the_rules(r, kind, seed, is_long):
     """They do all that workers can; requests are lost or cancelled, and others clear the filter."""
-    workers = Workers(*stopped, KINDS[kind])
+    workers = Workers(r, KINDS[kind])
     judge = workers.check(AT_THE_END)
-    try:
-        for number in range(MANY if is_long else WALKS):
-            chance = random.Random(f"{seed} {number}")
-            programs = [
-                ["claim", *chance.choices(NAMES, k=chance.choice([2, 4, 6]))]
-                for _ in range(chance.choice([2, 3]))
-            ]
-            faults, ends = chance.choice([0, 0, 1, 2, 3]), chance.choice([0, 1, 2, 3])
-            start = workers.start(programs, faults, ends, clear=number % 4 == 0, fill=1)
-            wander(start, judge, f"{seed} {number}")
-    finally:
-        workers.close()
+    for number in range(MANY if is_long else WALKS):
+        chance = random.Random(f"{seed} {number}")
+        programs = [
+            ["claim", *chance.choices(NAMES, k=chance.choice([2, 4, 6]))]
+            for _ in range(chance.choice([2, 3]))
+        ]
+        faults, ends = chance.choice([0, 0, 1, 2, 3]), chance.choice([0, 1, 2, 3])
+        fates = (*LOST, LATE, CANCELLED)
+        start = workers.start(programs, faults, ends, fates, clear=number % 4 == 0, fill=1)
+        wander(start, judge, f"{seed} {number}")

@@ -24,6 +24,7 @@ from explorer import (
     core_of,
     explore_living,
     is_linearizable,
+    judge_once,
     put_back,
     wander,
 )
@@ -85,7 +86,6 @@ class World:
     def __init__(self, client):
         self.client = client
         self._contents = {}
-        self._cores = None
         client.flushdb()
         BloomFilter("source", client=client, **SHAPE).update([ITEM, OTHER])
         self._contents["none"] = contents_of(client)
@@ -145,26 +145,19 @@ class World:
     def _nothing_of(core):
         yield from core
 
-    def start(self, way, faults=0, **evicted):
+    def start(self, way, faults=0, evicted=None):
         """Return what brings all to the start of a way.
 
         Args:
             way: What is done.
             faults: How many requests may be late, or never arrive.
-            evicted: What may be evicted, with a line for each space: `second_shard=1`.
+            evicted: What may be evicted, once.
         """
-        names = {name.replace("_", " "): count for name, count in evicted.items()}
 
-        def evict(pattern):
-            self.client.delete(*(self.client.keys(pattern) or ["none"]))
-
-        extra = {
-            f"evict {name}": (count, lambda name=name: evict(EVICTED[name]))
-            for name, count in names.items()
-        }
+        def evict():
+            self.client.delete(*(self.client.keys(EVICTED[evicted]) or ["none"]))
 
         def start():
-            self.close()
             made = []
             for kinds in way.programs:
                 if kinds[0] == "create" or way.stage == "none":
@@ -176,38 +169,22 @@ class World:
             programs = [
                 self._program(one, kinds) for one, kinds in zip(made, way.programs, strict=True)
             ]
-            self._cores = Cores(
+            return Cores(
                 self.client,
                 programs,
                 faults=faults,
                 fates=(LATE,),
-                extra=extra,
+                extra={f"evict {evicted}": (1, evict)} if evicted else {},
                 answers=(BloomlockError,),
             )
-            return self._cores
 
         return start
-
-    def close(self):
-        if self._cores is not None:
-            self._cores.close()
-
-    def judge(self, way, walk):
-        """Check the end of a walk."""
-        with walk.telling():
-            walk.key()
-            self.check(way)(walk)
 
     def check(self, way):
         """Return the judge: the answers are those of a set, whatever comes after this state."""
         first = THERE if way.stage in ("there", "dead") else ABSENT
-        judged = set()
 
-        def check(world):
-            kept, history = world.found, world.operations()
-            if (case := (kept, tuple(history))) in judged:
-                return
-            judged.add(case)
+        def judge(world, history):
             assert all(one.answer != "FilterMismatchError" for one in history), history
             # When all is over, and nothing was evicted or lost, the filter is whole, or it is gone.
             is_over = all(one.end < math.inf and one.client >= 0 for one in [*map(known, history)])
@@ -218,18 +195,15 @@ class World:
                 done = [one.end for one in history if one.kind in SWITCHES and one.answer == "done"]
                 history.append(Done(0, min([*done, world.tick()]), "clear", None))
             for kind in ("exists", "add", "add", "exists"):
-                begun = world.tick()
-                history.append(Done(begun, world.tick(), kind, getattr(fresh, kind)(ITEM)))
+                world.note(history, kind, lambda kind=kind: getattr(fresh, kind)(ITEM))
             # What an add marks in a generation that it does not know is there too, until that ends.
             history += [one._replace(kind="mark") for one in history if one.kind == "add"]
-            world.untick()
             assert is_linearizable([*map(known, history)], first, after_in_a_set), history
             assert self.client.hget(KEYS.meta, "state") == b"ready"
             lasting = [key for key in self.client.scan_iter("*{x*") if b"prepared" not in key]
             assert len(lasting) == 3, lasting
-            put_back(self.client, kept)
 
-        return check
+        return judge_once(judge)
 
 
 def known(one):
@@ -263,9 +237,7 @@ def after_in_a_set(one, now):
 
 @pytest.fixture
 def world(r):
-    made = World(r)
-    yield made
-    made.close()
+    return World(r)
 
 
 TOGETHER = [
@@ -326,7 +298,7 @@ def test_a_client_that_sleeps_at_any_step(world, case, seed, is_long):
                 rest = go_on(walk, second, inner if is_long else math.inf)
                 go_on(walk, first)
                 go_on(walk, second)
-                world.judge(way, walk)
+                walk.judge(world.check(way))
                 inner += 1
             number += size
         assert number > 1
@@ -340,12 +312,12 @@ def test_a_key_that_is_evicted_at_any_step(world, kind, lost, seed, is_long):
         way = Way(stage, ((kind, "exists"), ("add", "exists")))
         (number, size), left = stride(f"{seed} {stage}", way.programs, is_long), 0
         while not left:
-            walk = world.start(way, **{lost.replace(" ", "_"): 1})()
+            walk = world.start(way, evicted=lost)()
             left = go_on(walk, 0, number)
             walk.take(Move(EXTRA, f"evict {lost}"))
             go_on(walk, 0)
             go_on(walk, 1)
-            world.judge(way, walk)
+            walk.judge(world.check(way))
             number += size
         assert number > 1
 
@@ -360,8 +332,8 @@ def test_two_and_three_clients_in_orders_by_chance(world, seed, is_long):
             for _ in range(chance.choice([2, 3]))
         ]
         way = Way(stage, tuple(programs))
-        evicted = {chance.choice([*EVICTED]).replace(" ", "_"): chance.choice([0, 0, 1])}
-        start = world.start(way, chance.choice([0, 1, 2]), **evicted)
+        evicted = chance.choice([None, None, chance.choice([*EVICTED])])
+        start = world.start(way, chance.choice([0, 1, 2]), evicted)
         wander(start, world.check(way), f"{seed} {number}")
 
 

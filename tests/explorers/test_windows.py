@@ -27,17 +27,13 @@ WALKS, MANY = 50, 1000
 def make_world(stopped):
     client, clocks = stopped
     client.flushall()
-    made = []
 
     def make(*, is_old, refresh, shards=1, **options):
         shape = {**WINDOW, "shards": shards}
         options |= {"clocks": clocks, "is_old": is_old, "refresh": refresh}
-        made.append(SetWorld(client, shape, **options))
-        return made[-1]
+        return SetWorld(client, shape, **options)
 
-    yield make
-    for world in made:
-        world.close()
+    return make
 
 
 def test_the_judge_knows_what_a_window_forgets(make_world):

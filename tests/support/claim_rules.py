@@ -50,7 +50,7 @@ class Item(NamedTuple):
         is_done: Whether it was committed or added.
         is_dead: Whether it was discarded since.
         holder: The token of the claim that was not ended, or OFFERED.
-        is_over: Whether the lease of that is over; None: it ends in this moment.
+        is_over: Whether the lease of that is over.
         attempts, limit, payload: Of that claim.
         failure: Why it failed.
         lost: Tokens of claims that others took over, or of before a clear.
@@ -61,7 +61,7 @@ class Item(NamedTuple):
     is_done: bool = False
     is_dead: bool = False
     holder: Any = None
-    is_over: bool | None = False
+    is_over: bool = False
     attempts: int = 0
     limit: int = 0
     payload: str | None = None
@@ -92,12 +92,6 @@ class Item(NamedTuple):
 def after(one: Done, item: Item) -> list[Item]:
     """Return what the item may be after an operation that gave its answer."""
     act = Act(one.kind, one.client) if isinstance(one.kind, str) else one.kind
-    if item.is_over is None and act.name not in ("lease ends", "moment"):
-        found = []
-        for is_over in (False, True):
-            tried = item._replace(is_over=is_over)
-            found += [item if then == tried else then for then in after(one, tried)]
-        return found
     answer, then = RULES[act.name](act, item)
     return [then] if one.answer in (None, answer) else []
 
@@ -172,7 +166,7 @@ def _give_back(act: Act, item: Item) -> tuple[Any, Item]:
         item = item._replace(failure=Failure(attempts, item.limit, act.error, item.payload))
     if act.offered == NEVER or 0 < item.limit <= attempts:
         return "done", item.finished(counter)
-    is_over = None if act.offered == AT_ONCE else item.is_over
+    is_over = item.is_over or act.offered == AT_ONCE
     return "done", item.counted(counter)._replace(
         holder=OFFERED, is_over=is_over, attempts=attempts
     )
@@ -196,7 +190,7 @@ def _settle(act: Act, item: Item) -> tuple[Any, Item]:
     if item.holder is None:
         assert failure is not None
         item = item._replace(holder=OFFERED, limit=failure.limit, payload=failure.payload)
-    return True, item._replace(attempts=0, is_over=None)
+    return True, item._replace(attempts=0, is_over=True)
 
 
 RULES: dict[str, Any] = {
@@ -215,7 +209,6 @@ RULES: dict[str, Any] = {
     ),
     "clear": lambda _, item: (None, Item(lost=item.granted, granted=item.granted)),
     "lease ends": lambda _, item: (None, item._replace(is_over=item.holder is not None)),
-    "moment": lambda _, item: (None, item._replace(is_over=item.is_over is not False)),
     "fill": lambda _, item: (None, item),
     "look": lambda _, item: (seen(item), item),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from typing import TYPE_CHECKING
@@ -60,12 +59,6 @@ def stopped_clock(folder: Path) -> Iterator[Clock]:
     """Run a server whose clock the test moves."""
     with stopped_server("valkey", folder) as server:
         yield Clock(*server)
-
-
-async def settled() -> None:
-    """Let the tasks of this loop go on to where they wait for the server."""
-    for _ in range(50):
-        await asyncio.sleep(0)
 
 
 def script_calls(client: redis.Redis) -> int:

@@ -139,6 +139,7 @@ def explore_living(start: Callable[[], Cores], check: Callable[[Cores], object])
                 world.take(options[0])
             while path and path[-1][1] + 1 == len(path[-1][0]):
                 path.pop()
+            world.close()
             if not path:
                 return Explored(len(seen), count, ends)
             options, number = path.pop()
@@ -158,6 +159,7 @@ def wander(start: Callable[[], Cores], check: Callable[[Cores], object], seed: o
             world.take(taken[-1])
         world.key()
         check(world)
+        world.close()
 
 
 @contextlib.contextmanager
@@ -223,6 +225,24 @@ def is_linearizable(
         )
 
     return search(frozenset(range(len(history))), first)
+
+
+def judge_once(judge: Callable[[Cores, list[Done]], object]) -> Callable[[Cores], None]:
+    """Return a check that judges each state with its history once, and then puts it back."""
+    judged = set()
+
+    def check(world: Cores) -> None:
+        history = world.operations()
+        if (case := (world.shown, tuple(history))) in judged:
+            return
+        judged.add(case)
+        judge(world, history)
+        # The moments of the judge are forgotten, so that a state is known again.
+        ends = [one.end for one in world.history if one.end < math.inf]
+        world.ticks = int(max([0, *ends, *(one.start for one in world.clients)]))
+        put_back(world.client, world.found)
+
+    return check
 
 
 # -- cores on a server ---------------------------------------------------------------------------
@@ -394,7 +414,7 @@ class _Client:
         if fate == CANCELLED:
             self._resume(self.operation.core.throw, asyncio.CancelledError())
             return
-        if fate == AFTER and self._world.resends:
+        if fate in (AFTER, LATE) and self._world.resends:
             sent = Done(self.start, math.inf, self.operation.kind, None, self._number)
             self._world.history.append(sent)
         cause = redis.ConnectionError("lost by the explorer")
@@ -452,42 +472,45 @@ class Cores:
         self.taken: list[Move] = []
         self.found: Contents = ()
         self.shown: Hashable = ()
-        self._ticks = self.extras = 0
+        self.ticks = self.extras = 0
         self._faults, self._fates = faults, fates
         self.late: list[tuple[Any, list[list[bytes]]]] = []
         self._acts = dict(extra or {})
         self._left = {name: count for name, (count, _) in self._acts.items()}
-        self._clients: list[_Client] = []
+        self.clients: list[_Client] = []
         for number, program in enumerate(programs):
-            self._clients.append(_Client(self, number, program))
+            self.clients.append(_Client(self, number, program))
 
     def __str__(self) -> str:
         return "\n  ".join(map(str, self.operations()))
 
-    def telling(self) -> contextlib.AbstractContextManager[None]:
-        """Tell the way here of what is raised."""
-        return _telling(lambda: self.taken, lambda: self)
+    def judge(self, check: Callable[[Cores], object]) -> None:
+        """Check the end of a way, which is told of what is raised."""
+        with _telling(lambda: self.taken, lambda: self):
+            self.key()
+            check(self)
+            self.close()
 
     def tick(self) -> int:
-        self._ticks += 1
-        return self._ticks
+        self.ticks += 1
+        return self.ticks
 
-    def untick(self) -> None:
-        """Forget the moments of the check, so that a state is known again."""
-        ends = [one.end for one in self.history if one.end < math.inf]
-        self._ticks = int(max([0, *ends, *(one.start for one in self._clients)]))
+    def note(self, history: list[Done], kind: str, answer: Callable[[], Any]) -> None:
+        """Let a judge do something that ends a history."""
+        begun = self.tick()
+        history.append(Done(begun, answer=answer(), end=self.tick(), kind=kind))
 
     def operations(self) -> list[Done]:
         """Return the history, with what is under way."""
         going = [
             Done(one.start, math.inf, one.operation.kind, None, number, one.extras or 0)
-            for number, one in enumerate(self._clients)
+            for number, one in enumerate(self.clients)
             if one.operation is not None
         ]
         return [*self.history, *going]
 
     def key(self) -> Hashable:
-        replies = tuple(tuple(one.replies) for one in self._clients)
+        replies = tuple(tuple(one.replies) for one in self.clients)
         left = tuple(self._left.items())
         self.found = contents_of(self.client)
         self.shown = self.show_contents(self.found)
@@ -496,10 +519,10 @@ class Cores:
 
     def is_going(self, client: int) -> bool:
         """Return whether a client has anything left to do."""
-        return self._clients[client].operation is not None
+        return self.clients[client].operation is not None
 
     def moves(self) -> list[Move]:
-        going = [number for number, one in enumerate(self._clients) if one.operation is not None]
+        going = [number for number, one in enumerate(self.clients) if one.operation is not None]
         fates = (DONE, *self._fates) if self._faults else (DONE,)
         found = [Move(number, fate) for number in going for fate in fates]
         found += [Move(EXTRA, f"{LATE} {number}") for number in range(len(self.late))]
@@ -524,10 +547,10 @@ class Cores:
             self.history.append(Done(begun, self.tick(), move.what, None))
             return
         self._faults -= move.what != DONE
-        self._clients[move.client].go_on(move.what)
+        self.clients[move.client].go_on(move.what)
 
     def close(self) -> None:
-        for one in self._clients:
+        for one in self.clients:
             one.close()
         for connection, _ in self.late:
             self._end_connection(connection)

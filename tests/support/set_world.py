@@ -18,6 +18,7 @@ from explorer import (
     contents_of,
     core_of,
     is_linearizable,
+    judge_once,
     put_back,
 )
 from flat_options import given
@@ -130,7 +131,6 @@ class SetWorld:
         self._refresh = options.get("refresh", False)
         self._clocks = clocks or HandClocks()
         self._others = [OTHER, *fill]
-        self._cores: Cores | None = None
         self._contents = {}
         self.sizes: set[int] = set()
         began = START - SLICES * SLICE if is_old else START
@@ -193,7 +193,6 @@ class SetWorld:
         }
 
         def start() -> Cores:
-            self.close()
             self._clocks.set(START)
             made = []
             for stage in way.since:
@@ -204,7 +203,7 @@ class SetWorld:
                 (_operation(one, kind) for kind in kinds)
                 for one, kinds in zip(made, way.programs, strict=True)
             ]
-            self._cores = Cores(
+            return Cores(
                 self.client,
                 programs,
                 faults=faults,
@@ -212,26 +211,15 @@ class SetWorld:
                 show_answer=lambda answer: answer[0] if isinstance(answer, list) else answer,
                 blur=lambda replies: _TIME.sub("TIME", replies),
             )
-            return self._cores
 
         return start
-
-    def close(self) -> None:
-        if self._cores is not None:
-            self._cores.close()
 
     def check(self, way: Way) -> Callable[[Cores], None]:
         """Return the judge: the answers are those of a set, whatever comes after this state."""
         is_there = way.stage in ("there", "again")
-        judged = set()
 
-        def check(world: Cores) -> None:
-            kept = world.found
-            history = world.operations()
-            if (case := (kept, tuple(history))) in judged:
-                return
-            judged.add(case)
-            self.sizes.add(sum(len(value) for _, value in kept))
+        def judge(world: Cores, history: list[Done]) -> None:
+            self.sizes.add(sum(len(value) for _, value in world.found))
             if self._clocks.is_stopped:
                 self._check_time(history)
             kinds = [one.kind for one in history]
@@ -243,10 +231,7 @@ class SetWorld:
                 assert self.is_right(history, is_there=is_there), f"no set: {history}"
                 return
             for kind in ("exists", "add", "add", "exists"):
-                begun = world.tick()
-                answer = getattr(fresh, kind)(ITEM)
-                history.append(Done(begun, world.tick(), kind, answer))
-            world.untick()
+                world.note(history, kind, lambda kind=kind: getattr(fresh, kind)(ITEM))
             assert self.is_right(history, is_there=is_there), f"no set: {history}"
             grown = {one.kind for one in history if one.kind == "grow" and one.answer}
             added = [item for kind in grown for item in CALLS[kind][1]]
@@ -254,9 +239,8 @@ class SetWorld:
             others = fresh.exists_many([*self._others, *added])
             assert all(others) or {"clear", "delete"} & {*kinds}, "another is lost"
             assert not fresh.exists(NEVER)
-            put_back(self.client, kept)
 
-        return check
+        return judge_once(judge)
 
     def _check_time(self, history: Sequence[Done]) -> None:
         """What was added in this slice is there in the last one of its window, and not after."""
