@@ -36,8 +36,6 @@ ENTRIES = (
 SEAT = Entry("locks", "a client", "locks.Locks")
 CELLS = ((1, 0.0), (1, 1.0), (8, 0.0), (8, 1.0), (64, 0.0), (64, 1.0))
 """Clients, and milliseconds for which each holds the lock."""
-CROWD = 32
-"""With more clients than this a slice takes long, and there are fewer."""
 ROUNDS = 4
 """A slice is long enough for each client to hold the lock so often."""
 
@@ -105,16 +103,13 @@ def jain(shares: Sequence[float]) -> float:
 
 def measure(bench: Bench) -> Iterable[Row]:
     entries, order = bench.choose(ENTRIES), random.Random(0)
-    cells = [cell for cell in CELLS if cell[0] <= CROWD or not bench.quick]
     rows: dict[tuple[int, float, Entry], Row] = {}
     seat = (SEAT, Place(bench.url, bench.prefix, "lock"))
-    with connect(bench.url) as client, assembled([seat], cells[-1][0]) as (team,):
+    with connect(bench.url) as client, assembled([seat], CELLS[-1][0]) as (team,):
         try:
             meter = Meter(client)
-            for number in bench.slices(9, 3):
-                for clients, hold in cells:
-                    if clients > CROWD and number % 3:
-                        continue
+            for _ in bench.slices(9, 3):
+                for clients, hold in CELLS:
                     able = [
                         e for e in entries if (clients, hold) == (1, 0.0) or "ping" not in e.name
                     ]
@@ -130,7 +125,7 @@ def measure(bench: Bench) -> Iterable[Row]:
         finally:
             for start in ("", "lock:", "lock-signal:"):  # python-redis-lock's
                 forget(client, start + bench.prefix)
-    return [rows[*c, e] for c in cells for e in entries if (*c, e) in rows]
+    return [rows[*c, e] for c in CELLS for e in entries if (*c, e) in rows]
 
 
 COLUMNS = (

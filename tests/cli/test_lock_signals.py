@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
 
 import pytest
-from cli_process import COMMAND, PATIENCE, answer, environment, send
+from cli_process import COMMAND, PATIENCE, answer, environment, read_until, send
 from servers import exists, wait_until
 
 from bloomlock import Lock
@@ -27,15 +26,6 @@ os.read(0, 1)
 raise SystemExit(7)
 """
 LISTEN = (sys.executable, "-I", "-S", "-c", LISTENER)
-
-
-def read_until(file: int, text: bytes) -> bytes:
-    seen = b""
-    while text not in seen:
-        ready, _, _ = select.select([file], [], [], PATIENCE)
-        assert ready, f"not shown; only {seen!r}"
-        seen += os.read(file, 1 << 16)
-    return seen
 
 
 @pytest.mark.parametrize("detached", [True, False], ids=["no terminal", "session of the tests"])

@@ -58,7 +58,8 @@ def test_a_line_is_answered_before_the_next_one_comes(start, name, shared):
     for line in (b"a\n", b"b\n", b"c\nd\n"):
         send(process, line)
         assert answer(process) == line
-    send(process, b"a\nhalf a ")
+    send(process, b"a\ne\nhalf a ")
+    assert answer(process) == b"e\n"
     send(process, b"line\nb\n")
     assert answer(process) == b"half a line\n"
     # More lines than a batch, all at once, and then nothing.

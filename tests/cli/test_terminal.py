@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from cli_process import PATIENCE
+from cli_process import PATIENCE, read_until
 
 from bloomlock import BloomFilter
 from bloomlock.catalog import list_filters
@@ -26,16 +26,6 @@ def terminal():
     os.close(theirs)
 
 
-def shown(ours: int, text: bytes) -> bytes:
-    """Read from a terminal until `text` was shown."""
-    seen = b""
-    while text not in seen:
-        ready, _, _ = select.select([ours], [], [], PATIENCE)
-        assert ready, f"not shown; only {seen!r}"
-        seen += os.read(ours, 1 << 16)
-    return seen
-
-
 @pytest.mark.parametrize(
     ("reply", "gone"),
     [(b"yes\n", True), (b"n\n", False), (b"\n", False)],
@@ -44,7 +34,7 @@ def test_delete_asks(start, terminal, name, *, valkey, reply, gone):
     ours, theirs = terminal
     BloomFilter(name, 1000, client=valkey).close()
     process = start("filter", "delete", name, stdin=theirs, stderr=theirs)
-    shown(ours, b"Delete '%b'? [y/N] " % name.encode())
+    read_until(ours, b"Delete '%b'? [y/N] " % name.encode())
     assert name in list_filters(client=valkey)
     os.write(ours, reply)
     assert process.wait(PATIENCE) == (0 if gone else 1)
@@ -56,9 +46,9 @@ def test_top_is_live_until_ctrl_c(start, terminal, name, valkey, *, monkeypatch)
     ours, theirs = terminal
     with BloomFilter(name, 1000, client=valkey) as bloom:
         process = start("filter", "top", "--interval", "0", stdout=theirs)
-        shown(ours, name.encode())
+        read_until(ours, name.encode())
         bloom.update(str(number) for number in range(500))
-        shown(ours, b" 50%")
+        read_until(ours, b" 50%")
         process.send_signal(signal.SIGINT)
         while process.poll() is None:
             if select.select([ours], [], [], 0.05)[0]:

@@ -105,6 +105,16 @@ def answer(process: subprocess.Popen[bytes]) -> bytes:
     return os.read(process.stdout.fileno(), 1 << 16)
 
 
+def read_until(terminal: int, text: bytes) -> bytes:
+    """Read from a terminal until it has shown a text; return all that it showed."""
+    seen = b""
+    while text not in seen:
+        ready, _, _ = select.select([terminal], [], [], PATIENCE)
+        assert ready, f"not shown; only {seen!r}"
+        seen += os.read(terminal, 1 << 16)
+    return seen
+
+
 def children_of(pid: int) -> set[int]:
     """Return the processes that a process has started."""
     listed = subprocess.run(
