@@ -148,14 +148,10 @@ def test_what_the_server_has_no_memory_for_is_refused_before_it_begins():
         assert not client.keys("*y*")
 
 
-def test_where_scripts_may_not_run(r, valkey):
+def test_where_scripts_may_not_run(r, restricted):
     filled(r, "discards")
-    r.acl_setuser("careful", enabled=True, nopass=True, keys="*", channels="*",
-                  commands=["+@all", "-@scripting"])  # fmt: skip
-    with redis.Redis.from_url(valkey, username="careful", password="any") as careful:  # noqa: S106
-        BloomFilter.open("x", client=careful).copy("y")
+    BloomFilter.open("x", client=restricted("-@scripting")).copy("y")
     assert BloomFilter.open("y", client=r).exists_many(ITEMS) == [True] * 600
-    r.acl_deluser("careful")
 
 
 # -- while others are at work --------------------------------------------------------------------

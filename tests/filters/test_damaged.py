@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,24 +39,15 @@ def test_a_filter_of_other_shards_than_usual_is_attached_to_and_made_anew_with_i
     assert BloomFilter("x", 2_000_000, 1e-6, client=r).info().shards > 1
 
 
-def test_a_shard_with_a_flag_is_not_emptied_by_a_creation(r, without_scripts):
+def test_a_shard_with_a_flag_is_not_emptied_by_a_creation(r, restricted):
     BloomFilter("x", 1000, client=r, shards=3).update(map(str, range(100)))
     r.setbit(shard_key(1), 9, 1)
     r.delete(shard_key(0))
     before = contents(r)
-    for allowed in (r, without_scripts):
+    for allowed in (r, restricted("-@scripting")):
         with pytest.raises(FilterMismatchError, match="newer version"):
             BloomFilter.open("x", client=allowed, on_lost="recreate")
         assert contents(r) == before
-
-
-@pytest.fixture
-def without_scripts(r, valkey):
-    r.acl_setuser("careful", enabled=True, nopass=True, keys="*", channels="*",
-                       commands=["+@all", "-@scripting"])  # fmt: skip
-    with redis.Redis.from_url(valkey, username="careful", password="any") as made:  # noqa: S106
-        yield made
-    r.acl_deluser("careful")
 
 
 def contents(client):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-import redis
 import servers
 from stepped import Crash, Stepped, crash
 from strategies import STRATEGIES
@@ -104,25 +103,22 @@ def test_claims_expire_with_their_filter(r):
 
 @pytest.mark.parametrize("rights", [[], ["-@scripting"]], ids=str)
 @pytest.mark.parametrize("way", ["clear", "import", "recreate"])
-def test_what_replaces_a_filter_that_expires_stays(r, valkey, tmp_path, rights, way):
+def test_what_replaces_a_filter_that_expires_stays(r, restricted, tmp_path, rights, way):
     """With all its keys, also those that outlive a generation."""
-    r.acl_setuser("mine", enabled=True, nopass=True, reset_keys=True, keys="*", channels="*",
-                  commands=["+@all", *rights])  # fmt: skip
+    user = restricted(*rights)
     made = BloomFilter("x", 3000, client=r, shards=3)
     made.claim_many(map(str, range(20)), renew=False)
     made.export_file(tmp_path / "x")
     made.expire(HOUR)
-    with redis.Redis.from_url(valkey, username="mine", password="any") as user:  # noqa: S106
-        if way == "clear":
-            BloomFilter.open("x", client=user).clear()
-        elif way == "import":
-            # Scripts write what is imported.
-            BloomFilter.import_file("x", tmp_path / "x", client=r, replace=True)
-        else:
-            r.delete(META)
-            BloomFilter("x", 3000, client=user, shards=3, on_lost="recreate")
-        assert none_expires(r)
-    r.acl_deluser("mine")
+    if way == "clear":
+        BloomFilter.open("x", client=user).clear()
+    elif way == "import":
+        # Scripts write what is imported.
+        BloomFilter.import_file("x", tmp_path / "x", client=r, replace=True)
+    else:
+        r.delete(META)
+        BloomFilter("x", 3000, client=user, shards=3, on_lost="recreate")
+    assert none_expires(r)
 
 
 @pytest.mark.parametrize("kind", ["one shard", "plain", "lua", "transaction", "pipeline", "lock"])

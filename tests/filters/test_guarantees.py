@@ -11,24 +11,6 @@ from bloomlock.errors import ConfigurationError
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock", "native")
 
 
-@pytest.fixture
-def restricted(r):
-    """A client that may do everything but what is named; `restricted("-eval")`."""
-    made = []
-
-    def make(*rules):
-        r.execute_command("ACL", "SETUSER", "some", "on", ">pw", "~*", "&*", "+@all", *rules)
-        options = r.connection_pool.connection_kwargs
-        other = redis.Redis(unix_socket_path=options["path"], username="some", password="pw")  # noqa: S106
-        made.append(other)
-        return other
-
-    yield make
-    for other in made:
-        other.close()
-    r.execute_command("ACL", "DELUSER", "some")
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_where_eval_is_forbidden(restricted, strategy):
     limited = restricted("-@scripting")
@@ -42,6 +24,16 @@ def test_where_eval_is_forbidden(restricted, strategy):
     assert made.exists("a")
     made.clear()
     assert not made.exists("a")
+
+
+def test_filters_with_slices_need_scripts(r, restricted):
+    limited = restricted("-@scripting")
+    with pytest.raises(ConfigurationError, match="needs a server that runs scripts"):
+        BloomFilter("x", 1000, client=limited, on_full="grow")
+    assert r.keys() == []
+    BloomFilter("x", 1000, client=r, window=600)
+    with pytest.raises(ConfigurationError, match="needs a server that runs scripts"):
+        BloomFilter.open("x", client=limited)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -6,15 +6,12 @@ import random
 from datetime import timedelta
 
 import pytest
-import redis
 from moved_clock import stopped_server
 from near_cache_tools import trips
-from proxy import HANDSHAKE, Proxy
 from turns import Turns
-from window_clocks import OVER, SLICE, SLICES, WINDOW, Clock, Clocks
+from window_clocks import OVER, SLICE, Clock, Clocks
 
-from bloomlock import BloomFilter, ClaimState, Window
-from bloomlock.errors import ConfigurationError, OutcomeUnknownError
+from bloomlock import BloomFilter, ClaimState
 
 WEEK = timedelta(days=7)
 
@@ -32,17 +29,6 @@ def clocks(stopped):
 
 
 # -- in time -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("many", [False, True])
-def test_what_was_only_found_is_renewed_by_an_add_of_who_keeps_answers(clocks, many):
-    other, made = clocks.make(), clocks.make(clock=Clock(), refresh=True)
-    assert other.add("a")
-    clocks.set(2 * SLICE)
-    assert (made.exists_many(["a", "b"])[0] if many else made.exists("a")) is True
-    assert made.add("a") is False
-    clocks.set(OVER)
-    assert other.exists("a")
 
 
 def test_a_clock_that_is_set_back_forgets_nothing(clocks):
@@ -198,33 +184,6 @@ def test_what_is_committed_is_kept_and_what_others_discard_is_known_after_max_st
 # -- faults and refusals -------------------------------------------------------------------------
 
 
-def test_a_reply_that_is_lost_in_the_first_add_of_a_slice(clocks):
-    """Whatever request is cut off, the item is new once, or the outcome is said to be unknown."""
-    for number in range(1, 10):
-        clocks.client.flushall()
-        clocks.set(0)
-        BloomFilter("x", 300_000, client=clocks.client, window=Window(WINDOW, SLICES)).add("old")
-        clocks.set(OVER)
-        with Proxy(clocks.url) as proxy, BloomFilter.open("x", client=proxy.url) as made:
-            sent = []
-
-            def judge(name, _number, sent=sent, number=number):
-                if name in HANDSHAKE:
-                    return "pass"
-                sent.append(name)
-                return "after" if len(sent) == number else "pass"
-
-            proxy.judge = judge
-            try:
-                answer = made.add("a")
-            except (OutcomeUnknownError, redis.ConnectionError):
-                answer = None
-            other = BloomFilter.open("x", client=clocks.client)
-            seen = other.add("a")
-            assert answer is None or answer is not seen
-            assert other.exists_many(["a", "old"]) == [True, False]
-
-
 def test_a_slice_that_is_too_full_is_warned_of(r, caplog):
     made = BloomFilter("x", 6000, client=r, window=WEEK)
     made.update(map(str, range(800)))
@@ -232,15 +191,3 @@ def test_a_slice_that_is_too_full_is_warned_of(r, caplog):
     made.update(map(str, range(2500)))
     assert "each of the 6 slices of the window takes an even share" in caplog.text
     assert made.info().current_error_rate > 1e-6
-
-
-def test_without_scripts_it_is_refused_in_one_sentence(r, valkey):
-    BloomFilter("x", 1000, client=r, window=WEEK)
-    r.acl_setuser("plain", enabled=True, nopass=True, keys="*", commands=["+@all", "-@scripting"])
-    with (
-        redis.Redis.from_url(valkey, username="plain", password="any") as plain,  # noqa: S106
-        pytest.raises(ConfigurationError, match="needs a server that runs scripts") as error,
-    ):
-        BloomFilter.open("x", client=plain)
-    assert "\n" not in str(error.value)
-    r.acl_deluser("plain")
