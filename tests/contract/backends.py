@@ -79,12 +79,12 @@ NOT_TESTED = None
 _SAME_CHANGES = {"changes": NOT_TESTED}
 """The whole filter is created, cleared and copied by the same steps as with strategy atomic."""
 _SCRIPTED = "strategy must be 'atomic' or 'lua' for"
+_UNIONS = ("to_memory", "from memory", "union")
 _EXTRAS = dict.fromkeys(
-    ("discard", "to_memory", "from memory", "union", "rebuild", "claims", "run_script", "route"),
-    _SCRIPTED,
+    (*_UNIONS, "discard", "rebuild", "claims", "run_script", "route"), _SCRIPTED
 )
 """What the extras of a filter need is a script."""
-_NO_BITS = dict.fromkeys(("to_memory", "rebuild", "route"), "not possible with")
+_NO_BITS = dict.fromkeys((*_UNIONS, "rebuild", "route"), "not possible with")
 _WINDOW = _NO_BITS | {
     "growth": "window must be None with on_full='grow'",
     "raise": "on_full must be 'warn' with window=",
@@ -130,12 +130,12 @@ REFUSES: dict[str, dict[str, str | None]] = {
     },
     "window": _WINDOW,
     # (What goes wrong on the way is the same without a window.)
-    "asyncio window": {**_WINDOW, "proxy": NOT_TESTED},
+    "asyncio window": {**_WINDOW, "proxy": NOT_TESTED, "union": NOT_TESTED},
     "growth": {
         **_SAME_CHANGES,
         # It may look at its fill first.
         "three tries": NOT_TESTED,
-        "to_memory": "not possible with a filter that grows",
+        **dict.fromkeys(_UNIONS, "not possible with a filter that grows"),
         "route": NOT_TESTED,
         "rebuild": NOT_TESTED,
         "seeds": "seeds must be None with on_full='grow'",
@@ -154,7 +154,7 @@ REFUSES: dict[str, dict[str, str | None]] = {
     },
     "asyncio": _SAME_CHANGES,
     "discards": {
-        "to_memory": "with discarded items",
+        **dict.fromkeys(_UNIONS, "not possible with a filter with discarded items"),
         # Each shard is another command of the same steps.
         "lost changes": NOT_TESTED,
         "three tries": NOT_TESTED,

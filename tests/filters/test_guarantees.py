@@ -1,4 +1,4 @@
-"""The cells of the README's guarantee table that are about forbidden commands."""
+"""The cells of the README's guarantee table: forbidden commands, and what does not go together."""
 
 from __future__ import annotations
 
@@ -71,3 +71,24 @@ def _knows(r, command):
     except redis.ResponseError as error:
         return "unknown command" not in str(error)
     return True
+
+
+@pytest.mark.parametrize("strategy", ["transaction", "lock", "pipeline"])
+def test_other_strategies_refuse_a_filter_with_discarded_items(r, valkey, strategy):
+    """They would answer "seen" for an item that was discarded."""
+    made = BloomFilter("x", 1000, client=valkey)
+    other = BloomFilter("x", 1000, client=valkey, strategy=strategy)
+    made.add_many(["a", "b"])
+    assert other.exists("a")
+    made.discard("a")
+    for attempt in (
+        lambda: other.exists("a"),
+        lambda: other.add("a"),
+        lambda: other.exists_many(["a", "b"]),
+        lambda: BloomFilter.open("x", client=valkey, strategy=strategy),
+    ):
+        with pytest.raises(ConfigurationError, match="'atomic' or 'lua' for a filter with"):
+            attempt()
+    made.clear()
+    other.reattach()
+    assert other.add("a")

@@ -1,9 +1,17 @@
-"""Another name for a filter: under one of the names at any moment, with all it holds."""
+"""Filters that expire or get another name: all of one at once, never a part taken for the whole.
+
+No test waits for a moment: where a filter has to be gone, its keys are given a short time-out, and
+it is waited for until they are.
+"""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+import servers
 from stepped import Crash, Stepped, crash
+from strategies import STRATEGIES
 
 from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter, list_filters, rename_filter
@@ -16,14 +24,16 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 
-ITEMS = [str(number) for number in range(300)]
 HOUR = 3600.0
+META = "bloomlock:{x}:meta"
+ITEMS = [str(number) for number in range(300)]
 KINDS = {
     "plain": {"shards": 3},
+    "one shard": {},
     "window": {"window": 600, "shards": 2},
     "grown": {"capacity": 100, "on_full": "grow", "shards": 2},
     "discards": {"shards": 2},
-    "native": {"strategy": "native", "shards": 2},
+    **{strategy: {"strategy": strategy, "shards": 2} for strategy in STRATEGIES[1:]},
 }
 
 
@@ -34,11 +44,150 @@ def filled(client, kind="plain"):
     return made
 
 
-def keys_of(client, name):
-    return [key for key in client.scan_iter(f"*{{{name}*") if not key.endswith(b"fence")]
+def keys_of(r, name="x"):
+    """The keys of the filter; the fences of its locks expire by themselves."""
+    found = r.scan_iter(f"bloomlock:{{{name}*")
+    return sorted(key for key in found if not key.endswith(b":fence"))
+
+
+def all_expire(r, within):
+    """Whether each key of the filter has a time-out, of about that many seconds."""
+    return all(within - 600 < r.pttl(key) / 1000 <= within + 600 for key in keys_of(r))
+
+
+def none_expires(r):
+    return all(r.ttl(key) == -1 for key in keys_of(r))
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_all_keys_expire_and_stay_together(r, kind):
+    made = filled(r, kind)
+    assert made.ttl() is None
+    made.expire(HOUR)
+    assert all_expire(r, HOUR)
+    assert HOUR - 600 < made.ttl() <= HOUR
+    made.add_many([*ITEMS, *(f"more {item}" for item in ITEMS)])
+    assert all_expire(r, HOUR)
+    for ttl in (2 * HOUR, HOUR):
+        made.expire(timedelta(seconds=ttl))
+        assert all_expire(r, ttl)
+    made.persist()
+    assert made.ttl() is None
+    assert none_expires(r)
+    made.expire(timedelta(hours=3))
+    assert all_expire(r, 3 * HOUR)
+    if kind != "native":
+        assert made.copy("y").ttl() is None
+    made.clear()
+    assert made.ttl() is None
+    assert none_expires(r)
+
+
+@pytest.mark.parametrize("route", ["items", "bitmap"])
+def test_no_way_to_add_takes_the_expiry_away(r, route):
+    made = filled(r)
+    made.expire(HOUR)
+    made.add_many(map(str, range(1000)), route=route)
+    made.update(map(str, range(1000, 2000)), route=route)
+    made |= BloomFilter("y", 3000, client=r, shards=3)
+    made.update(made.to_memory())
+    assert made.discard("1")
+    assert all_expire(r, HOUR)
+
+
+def test_claims_expire_with_their_filter(r):
+    made = BloomFilter("x", 3000, client=r, shards=2)
+    claims = made.claim_many(["before", "before too"], renew=False)
+    made.expire(HOUR)
+    assert all_expire(r, HOUR)
+    assert list(made.expired()) == []
+    claims += made.claim_many(map(str, range(40)), renew=False, max_attempts=1)
+    made.abandon_many(claims[:5], "an error")
+    made.commit_many(claims[5:9])
+    made.retry_failed(["0"])
+    assert len(keys_of(r)) > 3
+    assert all_expire(r, HOUR)
+    made.persist()
+    assert none_expires(r)
+
+
+@pytest.mark.parametrize("rights", [[], ["-@scripting"]], ids=str)
+@pytest.mark.parametrize("way", ["clear", "import", "recreate"])
+def test_what_replaces_a_filter_that_expires_stays(r, restricted, tmp_path, rights, way):
+    """With all its keys, also those that outlive a generation."""
+    user = restricted(*rights)
+    made = BloomFilter("x", 3000, client=r, shards=3)
+    made.claim_many(map(str, range(20)), renew=False)
+    made.export_file(tmp_path / "x")
+    made.expire(HOUR)
+    if way == "clear":
+        BloomFilter.open("x", client=user).clear()
+    elif way == "import":
+        # Scripts write what is imported.
+        BloomFilter.import_file("x", tmp_path / "x", client=r, replace=True)
+    else:
+        r.delete(META)
+        BloomFilter("x", 3000, client=user, shards=3, on_lost="recreate")
+    assert none_expires(r)
+
+
+@pytest.mark.parametrize("kind", ["one shard", "plain", "lua", "transaction", "pipeline", "lock"])
+def test_a_filter_that_expired_is_noticed_and_leaves_nothing(r, kind):
+    made = filled(r, kind)
+    follows = BloomFilter("x", **{"capacity": 3000, "client": r} | KINDS[kind], on_lost="recreate")
+    made.expire(0.001)
+    # The others go later than the descriptor, so that no part is taken for a whole.
+    servers.wait_until(lambda: not r.exists(META))
+    with pytest.raises(FilterNotFoundError):
+        BloomFilter.open("x", client=r)
+    with pytest.raises(FilterLostError):
+        made.exists_many([*ITEMS, *(f"no {item}" for item in ITEMS)])
+    assert not [key for key in keys_of(r) if r.ttl(key) == -1]
+    for key in keys_of(r):
+        r.delete(key)
+    assert follows.add_many(ITEMS) == [True] * 300
+    assert follows.ttl() is None
+    assert none_expires(r)
+    assert len(keys_of(r)) == 1 + follows.shards
+
+
+@pytest.mark.parametrize("before", [HOUR, 3 * HOUR])
+def test_a_call_that_stops_at_any_step_leaves_no_part_that_outlives_the_descriptor_alone(r, before):
+    """The descriptor goes first, so nothing can be taken for a whole that is none."""
+    number, done = 0, False
+    while not done:
+        r.flushall()
+        filled(r).expire(before)
+        kind = Stepped.before(-1, crash)
+        made = kind.open("x", client=r)
+        kind.done, kind.at = 0, number
+        try:
+            made.expire(2 * HOUR)
+        except Crash:
+            pass
+        else:
+            done = True
+        first = r.pttl(META)
+        assert all(r.pttl(key) > first - 60_000 for key in keys_of(r)), number
+        number += 1
+    assert number > 1
+    assert all_expire(r, 2 * HOUR)
+
+
+def test_a_filter_of_another_generation_is_left_alone(r):
+    for act in (lambda made: made.expire(HOUR), BloomFilter.persist, BloomFilter.ttl):
+        r.flushall()
+        made = filled(r)
+        BloomFilter.open("x", client=r).clear()
+        with pytest.raises(FilterLostError):
+            act(made)
+        assert none_expires(r)
+
+
+# -- another name --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "window", "grown", "discards", "native"])
 def test_a_filter_has_all_it_had_under_its_new_name(r, kind):
     made = filled(r, kind)
     gone = ITEMS[:30] if kind == "discards" else []
@@ -56,7 +205,7 @@ def test_a_filter_has_all_it_had_under_its_new_name(r, kind):
             held.commit()
     assert HOUR - 600 < renamed.ttl() <= HOUR
     assert list_filters(client=r) == ["y"]
-    assert keys_of(r, "x") == []
+    assert keys_of(r) == []
     with pytest.raises(FilterLostError, match="is missing"):
         made.exists("1")
     with pytest.raises(FilterNotFoundError):
