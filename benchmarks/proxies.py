@@ -42,7 +42,7 @@ def delayed(url: str, round_trip_ms: float) -> Iterator[str]:
     with Worker(_delay, url) as proxy:
         through, delay = proxy.hear(), 0.0
         for _ in range(TRIES):
-            delay = max(0.0, delay + round_trip_ms / 1e3 - _round_trip(through))
+            delay = max(0.0, delay + round_trip_ms / 1e3 - round_trip(through))
             proxy.pipe.send(delay)
         yield through
 
@@ -54,7 +54,7 @@ def _delay(pipe: Connection, url: str) -> None:
             proxy.delay = pipe.recv()
 
 
-def _round_trip(url: str) -> float:
+def round_trip(url: str) -> float:
     times = []
     with connect(url) as client:
         for _ in range(PINGS):
