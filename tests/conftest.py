@@ -35,7 +35,6 @@ QUICK = (
     "tests/unit",
     "tests/contract",
     "tests/cli/test_lines.py",
-    "tests/scrapy_ext/test_crawl_parts.py",
 )
 """What `-m quick` runs: the pure parts, and something of each area on a real server."""
 QUICK_CONTRACTS = (

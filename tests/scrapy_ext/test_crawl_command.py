@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -11,8 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +20,8 @@ from crawling import PATIENCE
 from private import PrivateServer
 
 from bloomlock.cli import cli
+from scrapy_ext.crawl.pydoc_pages import harmless, pydoc_pages
+from scrapy_ext.crawl.worker import SiteSpider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,12 +189,12 @@ def test_the_live_page_shows_the_figures_in_a_browser(
         try:
             while len(site.requested) < 5 and job.poll() is None:
                 drawn.wait(0.01)
-            for host, status in ((None, 200), ("evil.example", 403)):
-                request = urllib.request.Request(f"{page}figures")  # noqa: S310 - loopback
-                if host:
-                    request.add_header("Host", host)
-                with contextlib.closing(opened(request)) as answer:
-                    assert answer.status == status
+            place = page.split("/")[2]
+            for host, status in ((place, 200), ("evil.example", 403)):
+                asked = HTTPConnection(place)
+                asked.request("GET", "/figures", headers={"Host": host})
+                assert asked.getresponse().status == status
+                asked.close()
             options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000"]
             seen = subprocess.run(
                 [browser, *options, f"--user-data-dir={tmp_path}", "--dump-dom", page],
@@ -215,13 +215,6 @@ def test_the_live_page_shows_the_figures_in_a_browser(
     assert re.search(r"<td>127\.0\.0\.1</td><td class=\"number\">[1-7]</td>", seen)
     assert len(re.findall(r"<td>process [0-9]+</td>", seen)) == 2
     assert 'points="' in seen
-
-
-def opened(request: urllib.request.Request) -> Any:
-    try:
-        return urllib.request.urlopen(request, timeout=PATIENCE)  # noqa: S310 - loopback
-    except urllib.error.HTTPError as refused:
-        return refused
 
 
 def test_a_site_of_another_server(
@@ -249,12 +242,24 @@ def test_a_site_of_another_server(
 
 
 def test_without_an_argument_it_crawls_the_documentation(
-    crawl: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+    crawl: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("scrapy_ext.crawl.pydoc_pages.harmless", lambda: ["abc", "array"])
+    names = {*harmless()}
+    assert {"json", "asyncio", "os"} <= names
+    assert names.isdisjoint({"antigravity", "this", "idlelib", "tkinter", "turtle", "_thread"})
+    monkeypatch.setattr("scrapy_ext.crawl.pydoc_pages.harmless", lambda: ["json", "os", "nt"])
+    monkeypatch.setenv("A_SECRET", "not for the os page")
     done = crawl("--workers", 1)
-    assert (done.code, done.pages) == (0, 3), done.log
-    assert done.log.startswith("rendering the documentation of Python, once: 0 of 2 pages")
+    assert (done.code, done.pages, done.report["failed"]) == (0, 3, {}), done.log
+    assert done.log.startswith("rendering the documentation of Python, once: 0 of 3 pages")
+    folder = pydoc_pages(pytest.fail)
+    pages = {page.name: page.read_text("utf-8") for page in folder.iterdir()}
+    assert pages.keys() == {"json.html", "os.html", "index.html"}
+    assert folder.is_relative_to(tmp_path)
+    assert "not for the os page" not in pages["os.html"]
+    targets = {target for page in pages.values() for target in re.findall(r'href="([^"#]*)', page)}
+    local = {target for target in targets if target and not target.startswith("http")}
+    assert local - pages.keys() == {"."}
 
 
 @pytest.mark.parametrize(
@@ -274,3 +279,23 @@ def test_what_cannot_be_done_is_one_sentence(
     assert (done.code, done.report) == (2, {})
     assert sentence in done.log
     assert "Traceback" not in done.log
+
+
+@pytest.mark.parametrize(
+    ("start", "link", "leads_to"),
+    [
+        ("http://a/x", "https://a/y", "https://a/y"),
+        ("http://a/x", "http://A?y", "http://A?y"),
+        ("http://a:81/", "http://a/", ""),
+        ("http://a/", "http://b.a/", ""),
+        ("http://a/", "http://ab/", ""),
+        ("http://a/", "file:///a/", ""),
+        ("file:///a/index.html", "file:///a/b/c.html?d#e", "file:///a/b/c.html"),
+        ("file:///a/index.html", "file:///a/b/", "file:///a/b/index.html"),
+        ("file:///a/index.html", "file:///", "file:///a/index.html"),
+        ("file:///a/index.html", "file:///ab/c.css", "file:///a/ab/c.css"),
+        ("file:///a/index.html", "http://a/", ""),
+    ],
+)
+def test_where_a_link_leads(start: str, link: str, leads_to: str) -> None:
+    assert SiteSpider(start_url=start).target(link) == leads_to

@@ -65,7 +65,9 @@ def test_on_a_cluster_messages_are_at_any_key() -> None:
 def test_start_urls_come_from_the_server_of_the_crawl(
     set_up: dict[str, Any], crawls: Runner, site: Site, valkey: str, r: redis.Redis
 ) -> None:
-    fill(r, "list", [json.dumps({"url": f"{site.url}/{page}"}) for page in (0, 1, 0)])
+    """A message that is no request holds up no other."""
+    good = [json.dumps({"url": f"{site.url}/{page}"}) for page in (0, 1, 0)]
+    fill(r, "list", ['{"url": "no scheme"}', *good])
     site.links = lambda page: [*range(page), 7]
     urls = {"BLOOMLOCK_URL": valkey, "REDIS_URL": "redis://127.0.0.1:1"}
     done = crawls.run(set_up, spider="FeedSpider", **FEED, **urls, CONCURRENT_REQUESTS=2)
@@ -73,6 +75,11 @@ def test_start_urls_come_from_the_server_of_the_crawl(
     assert done.pages == Counter([*site.paths, "/0", "/0", "/1"])
     assert r.keys("*feed*") == []
     assert done.reason == "finished"
+    assert len(done.lines("No request can be made of a message at 'feed'")) == 1
+    if set_up is ADDON:
+        (failed,) = r.hvals("{spider}:failed")
+        assert failed.endswith(b'{"url": "no scheme"}')
+        assert b"ValueError" in failed
 
 
 def test_messages_of_a_killed_process_come_again(
@@ -99,20 +106,3 @@ def test_messages_of_a_killed_process_come_again(
     end_leases(r)
     done = crawls.run(ADDON, spider="FeedSpider", **FEED)
     assert done.pages == Counter(["/0", "/1", "/2"])
-
-
-@pytest.mark.parametrize("set_up", [ALONE, ADDON], ids=["filter alone", "add-on"])
-def test_a_message_that_is_no_request_holds_up_no_other(
-    set_up: dict[str, Any], crawls: Runner, site: Site, r: redis.Redis
-) -> None:
-    site.links = lambda _: []
-    good = [json.dumps({"url": f"{site.url}/{page}"}) for page in range(3)]
-    fill(r, "list", ['{"url": "no scheme"}', *good])
-    done = crawls.run(set_up, spider="FeedSpider", **FEED)
-    assert sorted(done.fetched) == ["/0", "/1", "/2"]
-    assert len(done.lines("No request can be made of a message at 'feed'")) == 1
-    assert r.keys("{feed}*") == []
-    if set_up is ADDON:
-        (failed,) = r.hvals("{spider}:failed")
-        assert failed.endswith(b'{"url": "no scheme"}')
-        assert b"ValueError" in failed

@@ -238,16 +238,6 @@ class FeedSpider(RedisMixin, LinkSpider):
     """Reads where to start from Redis."""
 
 
-class EvenPages:
-    """A spider middleware that lets no request to a page with an odd number through."""
-
-    async def process_spider_output(self, response, result):
-        del response
-        async for output in result:
-            if not isinstance(output, Request) or int(urlsplit(output.url).path[1:]) % 2 == 0:
-                yield output
-
-
 class PickyPipeline:
     """Drops the item of page 1, and fails for that of page 2."""
 

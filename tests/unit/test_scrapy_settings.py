@@ -22,26 +22,6 @@ def read(**settings: Any) -> CrawlSettings:
     return CrawlSettings.read(Crawler(PageSpider, named))
 
 
-def test_the_defaults() -> None:
-    assert read() == CrawlSettings(
-        name="pages",
-        is_named=False,
-        capacity=1_000_000,
-        error_rate=1e-6,
-        window=None,
-        persist=False,
-        resume=True,
-        retries=0,
-        fifo=False,
-        pace="shared",
-        on_outage="wait",
-        lease=60.0,
-        pickle=True,
-        options={},
-        timeout=1.0,
-    )
-
-
 def test_texts_of_the_command_line_are_read() -> None:
     settings = read(capacity="5000", resume="0", persist="True", filter='{"strategy": "lua"}')
     assert (settings.capacity, settings.resume, settings.persist) == (5000, False, True)
