@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bloomlock.errors import ConfigurationError
 
-from .atomic import AtomicStrategy
 from .base import Segment, Shard, Strategy
 from .bitmap import BitmapStrategy
+from .bits import AtomicStrategy, PipelineStrategy, TransactionStrategy
 from .lock import LockStrategy
 from .native import NativeStrategy
 from .script import ScriptStrategy
-from .setbit import PipelineStrategy, TransactionStrategy
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy

@@ -28,7 +28,7 @@ from bloomlock.scripts import Script
 from bloomlock.sizing import FIRST_BYTE
 
 from .base import Segment, Strategy, header_command, header_from_bytes
-from .setbit import why_aborted
+from .bits import why_aborted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -43,8 +43,8 @@ from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUT
 from bloomlock.scripts import Script
 
 from .base import Segment, Strategy
+from .bits import TransactionStrategy
 from .script import ADD, read_reply
-from .setbit import TransactionStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ from proxy import Proxy
 from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.errors import FilterLostError, OutcomeUnknownError
 from bloomlock.strategies import bitmap
-from bloomlock.strategies.atomic import AtomicStrategy
+from bloomlock.strategies.bits import AtomicStrategy
 
 SHAPES = {
     "classic": {},

@@ -25,7 +25,7 @@ from bloomlock.sizing import MAX_SHARD_BITS
 from bloomlock.slices import SliceState
 from bloomlock.spec import RequestedSpec
 from bloomlock.strategies import Shard
-from bloomlock.strategies.atomic import Bitfields, _segment, encode_offsets
+from bloomlock.strategies.bits import Bitfields, _segment, encode_offsets
 
 ROOT = Path(bloomlock.__file__).parent
 needs_core = pytest.mark.skipif(core is None, reason="the compiled core is not there or not wanted")
