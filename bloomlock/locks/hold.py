@@ -64,7 +64,6 @@ class Hold:
     since: float
     deadline: float  # until when the holder may rely on it
     is_shared: bool = False  # with other readers
-    waiters: bool = False  # whether a client was waiting when it was granted
     pid: int = field(default_factory=os.getpid)  # the process that has it; a fork's child does not
     renew_at: float | None = None  # None: never
     last_renewal: float = float("inf")  # renewing must not carry it past this

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from bloomlock.commands import encode_command
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, FanOut, Pause
 from bloomlock.errors import ConfigurationError, QuorumError
-from bloomlock.locks.protocol.steps import RENEW, Granted, LockSteps, ReleaseRequest
+from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.steps import RENEW, Granted, LockSteps, ReleaseRequest, RenewRequest
 from bloomlock.locks.protocol.waiting import ENDLESS, Attempt, Obtained, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .session import LockSession, missing_of, new_token
+from .session import LockSession, new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,7 +91,6 @@ def is_decided(votes: Votes) -> bool:
 class Seat:
     """What one server is known to have of a token."""
 
-    steps: LockSteps
     there: bool = False  # whether the token may be there; not before it was asked
     counts_from: float = -ENDLESS  # when its vote begins to count: it was restarted lately
     vote: Vote | None = None  # what it said last
@@ -131,18 +131,20 @@ class MajoritySteps(LockSteps):
     def __init__(
         self,
         name: str,
-        each: Sequence[LockSteps],
+        servers: int,
         options: RedlockOptions,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(each[0].keys, set())
+        keys = LockKeys.of(name, options.prefix)
+        super().__init__(keys)
         self.options = options
         self._name = name
-        self._each = each
+        self._servers = servers
         self._clock = clock
+        self._one = LockSteps(keys)
 
     def new_ballot(self, token: bytes = b"") -> Ballot:
-        return Ballot(token, [Seat(steps) for steps in self._each])
+        return Ballot(token, [Seat() for _ in range(self._servers)])
 
     def ask_for(self, ballot: Ballot, request: AcquireRequest) -> Core[list[Vote | None]]:
         """Ask every server for the lock, until the outcome is certain or time is up."""
@@ -154,7 +156,7 @@ class MajoritySteps(LockSteps):
             # hides in between. A server that does not tell it may have given the lock all the same.
             age = (INFO,) if longest_ttl else ()
             try:
-                answer, info = yield from seat.steps.acquire(request, *age)
+                answer, info = yield from self._one.acquire(request, *age)
             except ConnectionLost as lost:
                 seat.there = lost.sent
                 raise
@@ -179,8 +181,8 @@ class MajoritySteps(LockSteps):
             sent = self._clock()
             # A renewal extends what is there; it never takes the lock anew.
             if seat.there:
-                renewal = (hold.token, False, lease_ms)
-                seat.there, _ = yield from RENEW.run(self.keys, renewal)
+                request = RenewRequest(hold.token, is_shared=False, lease_ms=lease_ms)
+                seat.there, _ = yield from RENEW.run(self.keys, request)
             return seat.say(seat.there, sent)
 
         votes = yield from self._ask_each(hold.ballot, question, is_decided, lease_ms / 1000)
@@ -211,7 +213,7 @@ class MajoritySteps(LockSteps):
         def release(seat: Seat) -> Core[Vote]:
             if not seat.there:
                 return Vote.NO
-            held = yield from seat.steps.release(ReleaseRequest(ballot.token), waiters=False)
+            held = yield from self._one.release(ReleaseRequest(ballot.token))
             seat.there = False
             return seat.say(held is not False, self._clock())
 
@@ -224,8 +226,8 @@ class MajoritySteps(LockSteps):
         """Return whether a majority has a token, so that nobody else can get the lock."""
         ballot = self.new_ballot()
 
-        def look(seat: Seat) -> Core[Vote]:
-            return Vote.YES if (yield from seat.steps.locked()) else Vote.NO
+        def look(_: Seat) -> Core[Vote]:
+            return Vote.YES if (yield from self._one.locked()) else Vote.NO
 
         votes = yield from self._ask_each(ballot, look, is_decided)
         held = agreement(votes)
@@ -299,7 +301,7 @@ class MajorityAttempt(Attempt):
             votes = yield from steps.ask_for(ballot, self.request)
             deadline, is_granted = deadline_of(sent, lease_ms), agreement(votes) is True
             if is_granted and self._clock() < deadline and not ballot.same_server():
-                return Obtained(0, False, deadline)
+                return Obtained(0, deadline)
             yield from steps.release_all(ballot)
             self.ballot = None
             if (same := ballot.same_server()) is not None:
@@ -338,8 +340,7 @@ class RedlockSession(LockSession):
 
     def attach(self, runtime: AnyRuntime, watcher: Watchdog | AsyncWatchdog) -> None:
         super().attach(runtime, watcher)
-        each = [LockSteps(self.keys, missing_of(member)) for member in runtime.members]
-        self.steps = MajoritySteps(self.name, each, self.options, boot_clock)
+        self.steps = MajoritySteps(self.name, len(runtime.members), self.options, boot_clock)
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
         return hold, lease_ms

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import weakref
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,14 @@ from bloomlock.errors import (
     QuorumError,
 )
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.steps import LIVENESS_MS, RENEW, AcquireRequest, Granted, LockSteps
+from bloomlock.locks.protocol.steps import (
+    LIVENESS_MS,
+    RENEW,
+    AcquireRequest,
+    Granted,
+    LockSteps,
+    RenewRequest,
+)
 from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
@@ -87,7 +93,7 @@ class LockSession(Watched):
     def attach(self, runtime: AnyRuntime, watcher: Watchdog | AsyncWatchdog) -> None:
         self._runtime = runtime
         self._watcher = watcher
-        self.steps = LockSteps(self.keys, missing_of(runtime))
+        self.steps = LockSteps(self.keys)
 
     def begin(self, owner: object, seconds: float | None) -> Attempt | bool:
         """Return the attempt to be carried out, or whether the owner, who has the lock, gets it.
@@ -132,8 +138,8 @@ class LockSession(Watched):
         """Carry an attempt out; `undo` must be run if this does not end."""
         began = boot_clock()
         got = yield from attempt.run()
-        # A client that had to wait will have to again, and one that leaves others waiting.
-        self._crowded = bool(attempt.request.channel) or got is None or got.waiters
+        # A client that had to wait will have to again.
+        self._crowded = got is None or bool(attempt.request.channel)
         if got is None:
             self._report("timeout", boot_clock() - began)
             return False
@@ -144,7 +150,7 @@ class LockSession(Watched):
 
     def _new_hold(self, attempt: Attempt, got: Obtained, began: float, owner: object) -> None:
         options, now = self.options, boot_clock()
-        terms = (got.fence or None, now, got.deadline, self._is_shared, got.waiters)
+        terms = (got.fence or None, now, got.deadline, self._is_shared)
         hold = Hold(attempt.request.token, options.lease_ms, *terms)
         hold.owner, hold.ballot = owner, attempt.ballot
         if options.max_hold is not None:
@@ -366,7 +372,7 @@ class LockSession(Watched):
         return self.options.thread_local and has_ended(hold.owner)
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
-        return self.keys, (hold.token, hold.is_shared, lease_ms)
+        return self.keys, RenewRequest(hold.token, hold.is_shared, lease_ms)
 
     def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
         return RENEW.run_all(renewals)
@@ -381,10 +387,3 @@ class LockSession(Watched):
         if self.is_orphan(hold):
             self._holds.pop(hold, None)
         return is_news
-
-
-_MISSING: weakref.WeakKeyDictionary[AnyRuntime, set[str]] = weakref.WeakKeyDictionary()
-
-
-def missing_of(runtime: AnyRuntime) -> set[str]:
-    return _MISSING.setdefault(runtime, set())

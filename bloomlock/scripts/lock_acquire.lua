@@ -1,28 +1,37 @@
--- All other cases of lock_acquire_plain.lua.
-local lease_ms = tonumber(ARGV[2])
+-- All other cases of lock_acquire_free.lua.
+local record = channel ~= '' and token .. ' ' .. ARGV[3] .. ' ' .. ARGV[1] .. ' ' .. channel
 
 local function is_available(value)
     return not value or is_shared and value == SHARED
 end
 
-value = look()
-local waiters = call('EXISTS', KEYS[3])
-if is_available(value) and waiters == 0 or holds(value, token, is_shared) then
-    return hold(value, token, is_shared, lease_ms, waiters)
+value = look(value)
+if is_available(value) and not has_queue or holds(value, token, is_shared) then
+    return hold(value, token, is_shared, lease_ms)
 end
-local is_new = 0
-if record ~= '' then
-    is_new = enqueue()
-    local is_heard = hears(channel)
-    if is_new == 0 then
-        call('ZADD', KEYS[4], now_ms + LIVENESS_MS, record)
+local is_new = false
+if record then
+    local last = has_queue and call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
+    -- A clock that was set back must not put a newcomer before those who wait.
+    local ticket = last and math.max(now_us, last + 1) or now_us
+    is_new = call('ZADD', KEYS[3], 'NX', ticket, record) == 1
+    -- Of newcomers the first of each second lets the queue live on.
+    if not (is_new and last) or ticket > now_us or now_us - last > now_us % 1000000 then
+        call('PEXPIRE', KEYS[3], 2 * LIVENESS_MS)
     end
+    local is_heard = hears(channel)
     if not is_heard then
         call('ZADD', KEYS[4], now_ms + LIVENESS_MS, 'deaf ' .. record)
-    elseif is_new == 0 then
-        call('ZREM', KEYS[4], 'deaf ' .. record)
     end
-    call('PEXPIRE', KEYS[4], 2 * LIVENESS_MS)
+    if not is_new then
+        call('ZADD', KEYS[4], now_ms + LIVENESS_MS, record)
+        if is_heard then
+            call('ZREM', KEYS[4], 'deaf ' .. record)
+        end
+    end
+    if not (is_new and is_heard) then
+        call('PEXPIRE', KEYS[4], 2 * LIVENESS_MS)
+    end
 end
 if is_available(value) then
     local granted, is_behind = promote(value, record)
@@ -31,13 +40,17 @@ if is_available(value) then
         set_lease(call('GET', KEYS[1]), token, is_shared, lease_ms, true)
         return granted[token]
     end
-    value = look()
-    if record == '' and is_available(value) and not is_behind then
-        return hold(value, token, is_shared, lease_ms, call('EXISTS', KEYS[3]))
+    value = look(call('GET', KEYS[1]))
+    if not record and is_available(value) and not is_behind then
+        return hold(value, token, is_shared, lease_ms)
     end
 end
-if record == '' then
-    return busy(-1)
+local position = -1
+if is_new then
+    position = has_queue and 1 or 0
+elseif record then
+    position = call('ZRANK', KEYS[3], record)
 end
-local position = call('ZRANK', KEYS[3], record)
-return busy(is_new == 1 and math.min(position, 1) or position)
+-- The next grant may be made in this very microsecond.
+local fence = math.max((call('GET', KEYS[5]) or 0) + 0, now_us - 1)
+return {0, call('PTTL', KEYS[1]), position, fence}

@@ -1,9 +1,8 @@
--- What the lock scripts share where a case is not plain.
+-- What the lock scripts share where a case is not the usual one.
 
 -- The value of the lock, or false if it is free, also by the leases of its readers. Nothing is
 -- written: a server without memory refuses the first write of a script, and none after it.
-local function look()
-    local value = call('GET', KEYS[1])
+local function look(value)
     if value ~= SHARED then
         return value
     end
@@ -53,9 +52,15 @@ local function set_lease(value, token, is_shared, lease_ms, is_new)
     end_with_the_last()
 end
 
-local function hold(value, token, is_shared, lease_ms, waiters)
+local function hold(value, token, is_shared, lease_ms)
     set_lease(value, token, is_shared, lease_ms)
-    return {1, next_fence(lease_ms), waiters}
+    return {1, next_fence(lease_ms)}
+end
+
+-- Whether a message on a channel reaches a client: '-' is the channel of those who look.
+local function hears(channel)
+    local reply = channel ~= '-' and redis.pcall('PUBSUB', 'NUMSUB', channel)
+    return not reply or reply.err ~= nil or reply[2] ~= 0
 end
 
 local function leave(record)
@@ -63,16 +68,17 @@ local function leave(record)
     call('ZREM', KEYS[4], record, 'deaf ' .. record)
 end
 
--- Grants by token, of those the lock was handed to; and whether any waiter goes before a newcomer.
+-- Hand the lock to who waits. Return grants by token; and whether any waiter goes before a newcomer.
 local function promote(value, asker)
     local granted, start, is_behind = {}, 0, false
     while true do
-        local head = call('ZRANGE', KEYS[3], start, start + 1, 'WITHSCORES')
+        local head = call('ZRANGE', KEYS[3], start, start, 'WITHSCORES')
         local record = head[1]
         if not record then
             return granted, is_behind
         end
-        local token, lease_ms, kind, channel = read_record(record)
+        local token, lease_ms, kind, channel =
+            string.match(record, '^([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+)$')
         local is_reader = kind == 'read'
         local marks = call('ZMSCORE', KEYS[4], record, 'deaf ' .. record)
         local until_ms = marks[1] or math.floor(head[2] / 1000) + LIVENESS_MS
@@ -88,10 +94,10 @@ local function promote(value, asker)
             return granted, true
         else
             leave(record)
-            local waiters = (start > 0 or head[3]) and 1 or 0
-            local grant = hold(value, token, is_reader, tonumber(lease_ms), waiters)
+            local grant = hold(value, token, is_reader, tonumber(lease_ms))
             granted[token] = grant
-            announce(channel, token, grant[2], waiters)
+            -- A server may forbid it; the waiter then finds its grant by looking.
+            redis.pcall('PUBLISH', channel, string.format('%s %.0f', token, grant[2]))
             if not is_reader then
                 return granted, true
             end

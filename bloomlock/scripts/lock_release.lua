@@ -1,5 +1,5 @@
--- All other cases of lock_release_plain.lua.
-local value = look()
+-- All other cases of lock_release_free.lua.
+value = look(value)
 local held = holds(value, token, is_shared)
 if record ~= '' then
     leave(record)
@@ -7,7 +7,7 @@ end
 if held and is_shared then
     call('ZREM', KEYS[2], token)
     end_with_the_last()
-    value = look()
+    value = look(call('GET', KEYS[1]))
 elseif held then
     -- The next holder's token takes the place of this one.
     value = false

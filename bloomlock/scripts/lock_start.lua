@@ -1,9 +1,7 @@
--- What every lock script begins with; the plain cases come next, then lock_common.lua. The rules
--- stand once more in tests/support/lock_rules.py, under the same names.
+-- What every lock script begins with; lock_common.lua comes later. The rules stand once more in
+-- tests/support/lock_rules.py, under the same names.
 -- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
--- Commands are what a script costs, and then functions that are made and not called. So the plain
--- cases, of an exclusive lock whose waiters can be reached, are settled before most are made. A
--- command gets whole numbers below 2^53 digit for digit.
+-- A command gets whole numbers below 2^53 digit for digit.
 local LIVENESS_MS = 6000
 local FENCE_LIFE_MS = 60000
 local SHARED = '=read'
@@ -23,19 +21,4 @@ local function next_fence(lease_ms)
         call('SET', KEYS[5], fence, 'PX', life_ms)
     end
     return fence
-end
-
--- Whether a message on a channel reaches a client: '-' is the channel of those who look.
-local function hears(channel)
-    local reply = channel ~= '-' and redis.pcall('PUBSUB', 'NUMSUB', channel)
-    return not reply or reply.err ~= nil or reply[2] ~= 0
-end
-
-local function read_record(record)
-    return string.match(record, '^([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+)$')
-end
-
--- A server may forbid announcements; the waiter then finds its grant by looking.
-local function announce(channel, token, fence, waiters)
-    redis.pcall('PUBLISH', channel, string.format('%s %.0f %d', token, fence, waiters))
 end

@@ -89,7 +89,6 @@ class LockStrategy(Strategy):
             raise ConfigurationError(f"stripes must be a whole number from 1 on, not {stripes!r}")
         self._timeout = float(timeout)
         self._stripes = int(stripes)
-        self._missing: set[str] = set()
         self._transaction = TransactionStrategy()
 
     def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
@@ -143,7 +142,7 @@ class LockStrategy(Strategy):
     def _wait_for(
         self, keys: LockKeys, asking: AcquireRequest, until: float, clock: Callable[[], float]
     ) -> Core[list[LockKeys]]:
-        attempt = Attempt(LockSteps(keys, self._missing), asking, until, clock)
+        attempt = Attempt(LockSteps(keys), asking, until, clock)
         try:
             return [keys] if (yield from attempt.run()) else []
         except RedisError:

@@ -105,7 +105,7 @@ def key_of(world: World) -> Hashable:
     now_ms, server = world.now_ms, world.server
     fences = {server.fence}
     for client in world.clients:
-        fences |= {client.floor, *(fence for fence, _ in client.inbox)}
+        fences |= {client.floor, *client.inbox}
     # The next fence depends on those of this very moment; of older ones only the order counts.
     ranks = {
         fence: fence - now_ms * 1000 if fence >= now_ms * 1000 else rank - len(fences)
@@ -131,8 +131,7 @@ def key_of(world: World) -> Hashable:
                 max(0, client.look - now_ms),
                 ranks[client.floor],
                 max(0, client.deadline - now_ms) if client.phase == "holding" else 0,
-                client.waiters,
-                tuple((ranks[fence], waiters) for fence, waiters in client.inbox),
+                tuple(ranks[fence] for fence in client.inbox),
                 client.nap,
             )
             for client in world.clients

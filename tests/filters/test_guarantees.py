@@ -49,30 +49,6 @@ def test_where_bitfield_is_forbidden(restricted, strategy):
     assert made.exists("b")
 
 
-def test_locks_are_released_where_delifeq_is_forbidden(r, restricted):
-    rules = ["-delifeq"] if _knows(r, "DELIFEQ") else []
-    made = BloomFilter("x", 1000, client=restricted(*rules), strategy="lock")
-    assert made.add_many(map(str, range(50))) == [True] * 50
-    assert no_lock_is_left(r)
-    made.delete()
-    assert r.keys("*") == []
-
-
-def no_lock_is_left(r):
-    """Only the last fence of all stripes of a shard, for a while."""
-    assert not r.keys("*:lock:*")
-    left = r.keys("*:bits:*")
-    return all(key.endswith(b":bits:fence") and 0 < r.pttl(key) <= 60_000 for key in left)
-
-
-def _knows(r, command):
-    try:
-        r.execute_command(command)
-    except redis.ResponseError as error:
-        return "unknown command" not in str(error)
-    return True
-
-
 @pytest.mark.parametrize("strategy", ["transaction", "lock", "pipeline"])
 def test_other_strategies_refuse_a_filter_with_discarded_items(r, valkey, strategy):
     """They would answer "seen" for an item that was discarded."""

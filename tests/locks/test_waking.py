@@ -11,11 +11,40 @@ import redis.asyncio
 from contract.lock_backends import TTL
 from lock_tools import NAME, commands_so_far, connections, happened, is_free, other_tasks, queue_of
 from people import Person
+from proxy import HANDSHAKE, Proxy
 from servers import wait_until
 
 from bloomlock import AsyncLock, Lock, ReadWriteLock
 from bloomlock.errors import LockLostError
 from bloomlock.locks.protocol import waiting
+
+
+def test_each_step_of_a_free_lock_is_one_round_trip(valkey, r):
+    with Proxy(valkey) as proxy, redis.Redis.from_url(proxy.url) as through:
+        lock = Lock("job", through, TTL)
+        for sent in ([["EVALSHA", "EVAL"]] * 3, [["EVALSHA"]] * 3):
+            r.script_flush() if len(sent[0]) > 1 else None
+            for step, names in zip((lock.acquire, lock.extend, lock.release), sent, strict=True):
+                before = len(proxy.seen)
+                step()
+                assert [name for name in proxy.seen[before:] if name not in HANDSHAKE] == names
+
+
+@pytest.mark.parametrize("side", ["read", "write"])
+def test_everything_of_clients_that_were_killed_expires(r, world, ann, bob, side):
+    """A queue lives on as long as somebody asks, and so does what it is known by."""
+    both = world.lock_class("ReadWriteLock")("job", world._client(world.urls[0]), TTL)
+    holder, waiter = getattr(both, side), world.lock()
+    ann(holder.acquire)
+    future = bob.start(waiter.acquire)
+    while world.waiting(waiter) == 0:
+        assert not future.done()
+    for key in r.keys("*{job}*"):
+        assert 0 < r.pttl(key) <= 2000 * TTL, key
+    ann(holder.release)
+    assert future.result(TTL) is True
+    bob(waiter.release)
+    world._closed.append(both)
 
 
 def test_a_reader_whose_lease_is_over_holds_up_no_writer(r):

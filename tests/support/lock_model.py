@@ -39,8 +39,7 @@ class Client(NamedTuple):
     """One client.
 
     phase is one of: idle, asking (no answer yet), waiting, holding, releasing and leaving (no
-    answer yet), deleted (compare-and-delete done, the queue not looked at), handing (there
-    is a queue), done, crashed. Times are server times in ms; nobody's clock is wrong here.
+    answer yet), done, crashed. Times are server times in ms; nobody's clock is wrong here.
     """
 
     phase: str = "idle"
@@ -50,8 +49,7 @@ class Client(NamedTuple):
     look: int = 0
     floor: int = 0
     deadline: int = 0
-    waiters: bool = False
-    inbox: tuple[tuple[int, bool], ...] = ()
+    inbox: tuple[int, ...] = ()
     nap: int = -1
 
 
@@ -180,25 +178,16 @@ def renew(world: World, who: int) -> tuple[World, bool]:
     return world._replace(server=Server.freeze(state)), held
 
 
-def compare_and_delete(world: World, who: int) -> World:
-    """Let the server carry out a native release, which does not look at the queue."""
-    state = world.server.thaw()
-    if state.value == world.asking(who).token:
-        state.value = None
-    return world._replace(server=Server.freeze(state))
-
-
 def hear(world: World, who: int) -> tuple[World, int | None]:
     """Let a waiter read the next message; returns its deadline if it takes it for a grant."""
     client, asking = world.clients[who], world.asking(who)
-    fence, waiters = client.inbox[0]
     clock = world.now_ms / 1000
     attempt = Attempt(None, asking, None, lambda: clock)  # type: ignore[arg-type]  # sends nothing
     waiting = attempt._wait(Busy(SLICE_MS, 0, client.floor), client.sent / 1000)
     next(waiting)
     deadline = None
     try:
-        waiting.send(Announcement(b"", asking.token, Granted(fence, waiters)).payload)
+        waiting.send(Announcement(b"", asking.token, Granted(client.inbox[0])).payload)
     except StopIteration as stop:
         if stop.value is not None:
             deadline = round(stop.value.deadline * 1000)
@@ -228,8 +217,7 @@ def _settle(world: World, state: LockState, told: list[Announcement]) -> World:
         world = world._replace(order=tuple(client for client in world.order if client != who))
         client = world.clients[who]
         if client.phase not in FINISHED and world.asking(who).token == made.token:
-            message = (made.grant.fence, made.grant.waiters)
-            world = world.with_client(who, inbox=(*client.inbox, message))
+            world = world.with_client(who, inbox=(*client.inbox, made.grant.fence))
     waiting = {int(read_record(record).token.split(b".")[0]) for record in state.queue}
     order = tuple(client for client in world.order if client in waiting)
     return world._replace(server=Server.freeze(state), order=order)

@@ -65,17 +65,13 @@ def _acts(world: World, who: int, client: Client) -> Iterator[Move]:
         case "waiting":
             yield from _wait(world, who, client)
         case "holding" if world.now_ms < client.deadline:
-            yield from _release(world, who, client)
+            yield from _give_up(world, who, "releasing")
             if world.budget.renewals:
                 yield from _renew(world.spend("renewals"), who)
-        case "holding" | "releasing" | "handing":
+        case "holding" | "releasing":
             yield from _give_up(world, who, "releasing")
         case "leaving":
             yield from _give_up(world, who, "leaving")
-        case "deleted" if world.server.queue:
-            yield "sees a queue", _enter(world, who, "handing")
-        case "deleted":
-            yield "sees no queue", _finish(world, who)
 
 
 def _ask(world: World, who: int) -> Iterator[Move]:
@@ -84,7 +80,7 @@ def _ask(world: World, who: int) -> Iterator[Move]:
         yield "asks, unanswered", after.spend("losses").with_client(who, phase="asking")
     if isinstance(answer, Granted):
         deadline = model.direct_deadline(world.clients[who])
-        yield "asks and gets", _hold(after, who, deadline, waiters=answer.waiters)
+        yield "asks and gets", _hold(after, who, deadline)
     else:
         look = world.now_ms + TICK_MS
         waits = after.with_client(who, phase="waiting", look=look, floor=answer.fence)
@@ -99,7 +95,7 @@ def _wait(world: World, who: int, client: Client) -> Iterator[Move]:
         if deadline is None:
             yield "hears nothing of worth", heard.with_client(who, look=world.now_ms)
         else:
-            yield "hears of its grant", _hold(heard, who, deadline, waiters=client.inbox[0][1])
+            yield "hears of its grant", _hold(heard, who, deadline)
         if world.budget.mutes:
             yield "is not told", world.spend("mutes").with_client(who, inbox=())
     if world.now_ms >= client.look:
@@ -107,8 +103,8 @@ def _wait(world: World, who: int, client: Client) -> Iterator[Move]:
     yield from _give_up(world, who, "leaving")
 
 
-def _hold(world: World, who: int, deadline: int, *, waiters: bool) -> World:
-    return _enter(world, who, "holding").with_client(who, deadline=deadline, waiters=waiters)
+def _hold(world: World, who: int, deadline: int) -> World:
+    return _enter(world, who, "holding").with_client(who, deadline=deadline)
 
 
 def _enter(world: World, who: int, phase: str) -> World:
@@ -116,15 +112,6 @@ def _enter(world: World, who: int, phase: str) -> World:
     client = world.clients[who]
     fresh = Client(phase, client.round, contact=client.contact)
     return world.with_client(who, **fresh._asdict())
-
-
-def _release(world: World, who: int, client: Client) -> Iterator[Move]:
-    yield from _give_up(world, who, "releasing")
-    if not client.waiters and not world.kinds[who].is_shared:
-        deleted = model.compare_and_delete(world, who)
-        yield "deletes", _enter(deleted, who, "deleted")
-        if world.budget.losses:
-            yield "deletes, unanswered", _enter(deleted.spend("losses"), who, "releasing")
 
 
 def _give_up(world: World, who: int, phase: str) -> Iterator[Move]:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 NEVER_MS = 2**52
 """When a lock expires that another library took without a lease."""
-FENCE_LIFE_MS = 60_000
-"""How long the last fence is kept at least once it is behind the server's clock."""
 
 
 class Waiter(NamedTuple):
@@ -61,17 +59,12 @@ class Announcement(NamedTuple):
     @property
     def payload(self) -> bytes:
         """The message."""
-        return b"%b %d %d" % (self.token, self.grant.fence, self.grant.waiters)
+        return b"%b %d" % (self.token, self.grant.fence)
 
 
 @dataclass
 class LockState:
-    """The state of one lock.
-
-    Attributes:
-        expires_ms: The server time at which `value` expires.
-        fence_expires_ms: The server time at which the last fence is forgotten.
-    """
+    """The state of one lock; `expires_ms` is the server time at which `value` expires."""
 
     value: bytes | None = None
     expires_ms: int = 0
@@ -79,7 +72,6 @@ class LockState:
     queue: dict[bytes, int] = field(default_factory=dict)
     alive: dict[bytes, int] = field(default_factory=dict)
     fence: int = 0
-    fence_expires_ms: int = NEVER_MS
 
     def in_order(self) -> list[bytes]:
         """Return the records of the queue, first asked first."""
@@ -100,7 +92,7 @@ def acquire(
     """
     _forget(state, now_us)
     granted: dict[bytes, Granted] = {}
-    is_behind = bool(state.queue)
+    is_behind = was_queue = bool(state.queue)
     asked = request.token, request.is_shared
     if _holds(state, *asked) or (not is_behind and _is_available(state, request.is_shared)):
         return _hold(state, now_us, *asked, request.lease_ms)
@@ -122,8 +114,8 @@ def acquire(
             return _hold(state, now_us, *asked, request.lease_ms)
     order = state.in_order()
     position = order.index(request.record) if request.record in order else -1
-    if is_new:
-        position = min(position, 1)
+    if is_new and request.channel:
+        position = int(was_queue)
     endless = state.value is None or state.expires_ms == NEVER_MS
     remaining_ms = -1 if endless else state.expires_ms - now_us // 1000
     # The next grant may be made in this very microsecond.
@@ -160,16 +152,9 @@ def renew(state: LockState, now_us: int, token: bytes, is_shared: bool, lease_ms
     return held
 
 
-def fence_life_ms(lease_ms: int, ahead_ms: int) -> int:
-    """Return how long a fence is kept that is so far ahead of the server's clock."""
-    return max(FENCE_LIFE_MS, 2 * lease_ms) + max(0, ahead_ms)
-
-
 def _forget(state: LockState, now_us: int) -> None:
     """Drop what has expired, and holders whose lock is gone."""
     now_ms = now_us // 1000
-    if state.fence_expires_ms <= now_ms:
-        state.fence = 0
     if state.value is not None and state.expires_ms <= now_ms:
         state.value = None
     is_shared = state.value == SHARED
@@ -212,10 +197,8 @@ def _set_lease(
 
 def _hold(state: LockState, now_us: int, token: bytes, is_shared: bool, lease_ms: int) -> Granted:
     _set_lease(state, now_us // 1000 + lease_ms, token, is_shared)
-    now_ms = now_us // 1000
     state.fence = max(state.fence + 1, now_us)
-    state.fence_expires_ms = now_ms + fence_life_ms(lease_ms, state.fence // 1000 - now_ms)
-    return Granted(state.fence, bool(state.queue))
+    return Granted(state.fence)
 
 
 def _enqueue(state: LockState, now_us: int, record: bytes, *, is_heard: bool) -> None:

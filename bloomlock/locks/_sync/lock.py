@@ -234,7 +234,7 @@ class Lock:
             LockLostError: If it was lost.
             redis.exceptions.RedisError: If the server cannot be asked; the lease ends by itself.
 
-        Cost: one round trip; two if a client began to wait meanwhile.
+        Cost: one round trip.
         """
         return self._finish(self._session.release(self._owner()))
 

@@ -6,22 +6,22 @@ does not know it.
 
 from __future__ import annotations
 
-import contextlib
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from redis.exceptions import NoScriptError
 
 from bloomlock.commands import encode_command, encode_opening
 from bloomlock.delivery import ask, deliver
 from bloomlock.effects import ConnectionLost, Core, Request, Subscribe, make
-from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script, named_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
+
+    AnyRequest: TypeAlias = "AcquireRequest | ReleaseRequest | RenewRequest"
 
 R = TypeVar("R")
 
@@ -73,10 +73,15 @@ class AcquireRequest(NamedTuple):
 
     @property
     def record(self) -> bytes:
-        """How this waiter stands in the queue; lock_acquire_plain.lua makes the same."""
+        """How this waiter stands in the queue; lock_acquire.lua makes the same."""
         if not self.channel:
             return b""
         return b"%b %d %b %b" % (self.token, self.queued_ms, word_of(self.is_shared), self.channel)
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        queued_ms = self.queued_ms if self.channel else 0
+        return word_of(self.is_shared), self.lease_ms, queued_ms, self.channel, self.token
 
 
 class ReleaseRequest(NamedTuple):
@@ -86,12 +91,23 @@ class ReleaseRequest(NamedTuple):
     is_shared: bool = False
     record: bytes = b""
 
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        return word_of(self.is_shared), self.record, self.token
+
+
+class RenewRequest(NamedTuple):
+    token: bytes
+    is_shared: bool
+    lease_ms: int
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        return word_of(self.is_shared), self.lease_ms, self.token
+
 
 class Granted(NamedTuple):
-    """The lock is held by who asked; `waiters`: whether a client is waiting behind."""
-
     fence: int
-    waiters: bool
 
 
 class Busy(NamedTuple):
@@ -110,45 +126,31 @@ class Busy(NamedTuple):
     fence: int
 
 
-COMPARE_AND_DELETE = (("DELIFEQ",), ("DELEX", "IFEQ"))
-"""Of Valkey 9.0 and of Redis 8.4."""
-
-
 # What a command of a lock begins with stays the same; encoding it takes 30 times as long.
 _opening = lru_cache(1024)(partial(encode_opening, 1))
 
 
-def _command(token: Any, *words: str | bytes | int) -> bytes:
-    return b"%b$%d\r\n%b\r\n" % (_opening(*words), len(token), token)
-
-
 class LockScript(Generic[R]):
-    """A script whose requests begin with a token, its last argument; `terms` are those before."""
+    """A script for one of the requests, whose `terms` are its arguments, the token last."""
 
-    def __init__(
-        self, *names: str, terms: Callable[..., tuple[bytes | int, ...]], read: Callable[[Any], R]
-    ) -> None:
+    def __init__(self, *names: str, read: Callable[[Any], R]) -> None:
         self._script = Script("lock_start", *names)
-        self._terms = terms
         self._read = read
 
-    def _arguments(self, request: tuple[Any, ...]) -> tuple[bytes | int, ...]:
-        return *self._terms(*request[1:]), request[0]
-
     def run(
-        self, keys: LockKeys, request: tuple[Any, ...], *after: bytes, repeatable: bool = True
+        self, keys: LockKeys, request: AnyRequest, *after: bytes, repeatable: bool = True
     ) -> Core[tuple[R, Any]]:
         """Run it for one lock, in one round trip; two where the server does not know it.
 
         Returns the answer, and the reply to the command `after` it (at most one), which is sent
         behind it on the same connection.
         """
-        *terms, token = self._arguments(request)
-        words = ("EVALSHA", self._script.digest, len(keys), *keys, *terms)
-        sent = Request(keys.lock, (_command(token, *words), *after))
-        replies = yield from deliver(sent, repeatable=repeatable)
+        *words, token = request.terms
+        opening = _opening("EVALSHA", self._script.digest, len(keys), *keys, *words)
+        command = b"%b$%d\r\n%b\r\n" % (opening, len(token), token)
+        replies = yield from deliver(Request(keys.lock, (command, *after)), repeatable=repeatable)
         if isinstance(replies[0], NoScriptError):
-            sent = Request(keys.lock, (self._script.by_source(keys, [*terms, token]), *after))
+            sent = Request(keys.lock, (self._script.by_source(keys, request.terms), *after))
             replies = yield from deliver(sent, repeatable=repeatable)
         if isinstance(replies[0], Exception):
             raise named_error(replies[0], "locks need")
@@ -156,11 +158,9 @@ class LockScript(Generic[R]):
             raise replies[-1]
         return self._read(replies[0]), replies[-1]
 
-    def run_all(
-        self, calls: Sequence[tuple[LockKeys, tuple[Any, ...]]]
-    ) -> Core[list[R | Exception]]:
+    def run_all(self, calls: Sequence[tuple[LockKeys, AnyRequest]]) -> Core[list[R | Exception]]:
         """Run it for locks that lie on one server, in one round trip; an answer for each."""
-        asked = [(keys, self._arguments(request)) for keys, request in calls]
+        asked = [(keys, request.terms) for keys, request in calls]
         replies = yield from self._script.call(asked, repeatable=True)
         return [
             named_error(reply, "locks need") if isinstance(reply, Exception) else self._read(reply)
@@ -170,59 +170,37 @@ class LockScript(Generic[R]):
 
 def _read_acquire(reply: Any) -> Granted | Busy:
     if reply[0]:
-        return make(Granted, (int(reply[1]), bool(reply[2])))
+        return make(Granted, (int(reply[1]),))
     return make(Busy, (reply[1], reply[2], int(reply[3])))
 
 
-def _acquire_terms(*rest: Any) -> tuple[bytes | int, ...]:
-    asking = AcquireRequest(b"", *rest)
-    queued_ms = asking.queued_ms if asking.channel else 0
-    return word_of(asking.is_shared), asking.lease_ms, queued_ms, asking.channel
-
-
-def _other_terms(is_shared: bool, term: bytes | int) -> tuple[bytes | int, ...]:
-    return word_of(is_shared), term
-
-
 ACQUIRE: LockScript[Granted | Busy] = LockScript(
-    "lock_acquire_plain", "lock_common", "lock_acquire", terms=_acquire_terms, read=_read_acquire
+    "lock_acquire_free", "lock_common", "lock_acquire", read=_read_acquire
 )
-RELEASE = LockScript(
-    "lock_release_plain", "lock_common", "lock_release", terms=_other_terms, read=bool
-)
-# Its term is the lease in ms. No native command renews: SET IFEQ sets a shorter lease too, so a
-# late copy of an earlier renewal would shorten what was extended since.
-RENEW = LockScript("lock_common", "lock_renew", terms=_other_terms, read=bool)
+RELEASE = LockScript("lock_release_free", "lock_common", "lock_release", read=bool)
+RENEW = LockScript("lock_common", "lock_renew", read=bool)
 
 
 class LockSteps:
-    """The steps for one lock; `missing` are native commands that its server is known to lack."""
+    """The steps for one lock."""
 
-    def __init__(self, keys: LockKeys, missing: set[str]) -> None:
+    def __init__(self, keys: LockKeys) -> None:
         self.keys = keys
         # Lets a core listen for announcements if there is a connection to listen on.
         self.heed = Subscribe(keys.lock, connect=False)
-        self._exists = encode_command("EXISTS", keys.queue)
-        self._missing = missing
 
     def acquire(self, request: AcquireRequest, *after: bytes) -> Core[tuple[Granted | Busy, Any]]:
         return ACQUIRE.run(self.keys, request, *after)
 
     def give_back(self, hold: Any) -> Core[bool | None]:
-        request = make(ReleaseRequest, (hold.token, hold.is_shared, b""))
-        return self.release(request, waiters=hold.waiters)
+        return self.release(make(ReleaseRequest, (hold.token, hold.is_shared, b"")))
 
-    def release(self, request: ReleaseRequest, *, waiters: bool) -> Core[bool | None]:
+    def release(self, request: ReleaseRequest) -> Core[bool | None]:
         """Give up a hold and a place in the queue, and hand the lock on.
 
-        Returns whether the lock was held; None: not known, a first try may have released it. One
-        round trip; two if a client waits that was not known to (`waiters`).
+        Returns whether the lock was held; None: not known, a first try may have released it.
         """
         try:
-            if not (waiters or request.is_shared or request.record):
-                deleted = yield from self._compare_and_delete(request)
-                if deleted is not None:
-                    return deleted
             held, _ = yield from RELEASE.run(self.keys, request, repeatable=False)
         except ConnectionLost as lost:
             if not lost.sent:
@@ -230,26 +208,6 @@ class LockSteps:
             held, _ = yield from RELEASE.run(self.keys, request)
             return held or None
         return held
-
-    def _compare_and_delete(self, request: ReleaseRequest) -> Core[bool | None]:
-        """Release by a native command; None: the server has none."""
-        for words in COMPARE_AND_DELETE:
-            if words[0] in self._missing:
-                continue
-            name, *condition = words
-            delete = _command(request.token, name, self.keys.lock, *condition)
-            sent = Request(self.keys.lock, (delete, self._exists))
-            held, queue = yield from deliver(sent, repeatable=False)
-            if not isinstance(held, Exception):
-                if queue:
-                    # It is free already: a waiter that this does not reach looks by itself.
-                    with contextlib.suppress(ConnectionLost):
-                        yield from RELEASE.run(self.keys, request)
-                return bool(held)
-            if not is_missing(held):
-                raise held
-            self._missing.add(words[0])
-        return None
 
     def locked(self) -> Core[bool]:
         [held] = yield from ask(self.keys.lock, encode_command("EXISTS", self.keys.lock))

@@ -57,7 +57,6 @@ TEMPORARY = (
 
 class Obtained(NamedTuple):
     fence: int
-    waiters: bool
     deadline: float
 
 
@@ -123,7 +122,7 @@ class Attempt:
                 failure, self._answered = None, clock()
                 if isinstance(answer, Granted):
                     deadline = deadline_of(sent, self.request.lease_ms)
-                    return make(Obtained, (answer.fence, answer.waiters, deadline))
+                    return make(Obtained, (answer.fence, deadline))
                 busy = answer
             if clock() >= self._until:
                 break
@@ -152,7 +151,7 @@ class Attempt:
         """
         given_up = ReleaseRequest(self.request.token, self.request.is_shared, self.request.record)
         try:
-            yield from self._steps.release(given_up, waiters=True)
+            yield from self._steps.release(given_up)
         except (ConnectionLost, redis.exceptions.RedisError, ConfigurationError):
             return
 
@@ -180,6 +179,5 @@ class Attempt:
         now, granted_ms = self._clock(), request.granted_ms
         if now >= (end := deadline_of(sent, granted_ms + SLICE_MS)):
             return None
-        # Where one waited others will; a release that knows that takes one trip instead of two.
         # A renewal whose reply is lost may have shortened the lease to its usual length.
-        return make(Obtained, (fence, True, min(end, deadline_of(now, granted_ms))))
+        return make(Obtained, (fence, min(end, deadline_of(now, granted_ms))))

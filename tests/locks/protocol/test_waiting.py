@@ -34,7 +34,7 @@ class Waiter:
         self.asks = 0
         self.channel = channel
         asking = AcquireRequest(b"waiter", LEASE_MS)
-        self.attempt = Attempt(LockSteps(KEYS, set()), asking, until, lambda: self.now)
+        self.attempt = Attempt(LockSteps(KEYS), asking, until, lambda: self.now)
         self._core = self.attempt.run()
         self._step = next(self._core)
         self._connection = client.connection_pool.get_connection()
@@ -92,13 +92,13 @@ class Others:
     """Everybody else who uses the lock."""
 
     def __init__(self, r):
-        self._r, self._run, self._steps = r, Driver.of(r).run, LockSteps(KEYS, set())
+        self._r, self._run, self._steps = r, Driver.of(r).run, LockSteps(KEYS)
 
     def acquire(self, token, channel=b""):
         return self._run(self._steps.acquire(AcquireRequest(token, LEASE_MS, channel=channel)))[0]
 
     def release(self, token=b"holder"):
-        return self._run(self._steps.release(ReleaseRequest(token), waiters=True))
+        return self._run(self._steps.release(ReleaseRequest(token)))
 
     def expire(self):
         self._r.delete(KEYS.lock)
@@ -151,9 +151,8 @@ def test_an_announcement_is_enough(r, others):
     others.release()
     fence = int(r.get(KEYS.fence))
     waiter.now += 1
-    assert waiter.go(announced(Granted(fence, waiters=False))) is None
-    # Where one waited others will.
-    assert waiter.result[:2] == (fence, True)
+    assert waiter.go(announced(Granted(fence))) is None
+    assert waiter.result.fence == fence
     assert waiter.result.deadline <= deadline_of(waiter.now, LEASE_MS)
     assert waiter.asks == asks
 
@@ -163,7 +162,7 @@ def test_the_announcement_of_a_grant_that_is_over_is_none(r, others):
     waiter = Waiter(r)
     waiter.go()
     others.release()
-    old = announced(Granted(int(r.get(KEYS.fence)), waiters=False))
+    old = announced(Granted(int(r.get(KEYS.fence))))
     others.expire()
     assert isinstance(others.acquire(b"stranger"), Granted)
     waiter.now += 3600
@@ -178,7 +177,7 @@ def test_the_same_after_all_was_flushed(r, others):
     waiter = Waiter(r)
     waiter.go()
     others.release()
-    old = announced(Granted(int(r.get(KEYS.fence)), waiters=False))
+    old = announced(Granted(int(r.get(KEYS.fence))))
     r.flushall()
     others.acquire(b"stranger")
     assert isinstance(waiter.go(), NextMessage)
@@ -193,7 +192,7 @@ def test_a_grant_that_is_heard_of_too_late_is_none(r, others):
     others.expire()
     others.acquire(b"stranger")
     waiter.now += (LEASE_MS + SLICE_MS) / 1000
-    assert isinstance(waiter.go(announced(Granted(fence, waiters=False))), NextMessage)
+    assert isinstance(waiter.go(announced(Granted(fence))), NextMessage)
 
 
 def test_a_grant_made_while_it_leaves_is_passed_on(r, others):
