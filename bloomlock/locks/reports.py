@@ -11,14 +11,12 @@ import logging
 import os
 import queue
 import sys
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bloomlock.runtime.background import Line
-from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,41 +95,6 @@ def listed(labels: Sequence[str]) -> str:
     "lock 'a' and 2 more"
     """
     return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
-
-
-@dataclass(eq=False)
-class Outage:
-    """A server that does not answer renewals: a line when that begins, and one when it is over.
-
-    The holds that are lost between are one line more, at the end, when they can be counted.
-    """
-
-    what: str
-    server: str
-    since: float = field(default_factory=boot_clock)
-    is_answered: bool = False
-    _lost: deque[tuple[str, str]] = field(default_factory=deque)
-
-    def begin(self, labels: Sequence[str], error: object) -> None:
-        text = "%s could not be renewed yet: %s (%s; one line for all until it answers)"
-        REPORTS.warning(self.what, text, listed(labels), error, self.server)
-
-    def add_lost(self, label: str, reason: str) -> None:
-        self._lost.append((label, reason))
-
-    def report_lost(self) -> None:
-        lost = []
-        with contextlib.suppress(IndexError):
-            while True:
-                lost.append(self._lost.popleft())
-        if lost:
-            reasons = dict.fromkeys(reason for _, reason in lost)
-            REPORTS.lost(self.what, [label for label, _ in lost], "; ".join(reasons))
-
-    def end(self) -> None:
-        self.report_lost()
-        text = "%s renews again" if self.is_answered else "nothing is left to renew at %s"
-        REPORTS.warning(self.what, f"{text}, after %.1f s", self.server, boot_clock() - self.since)
 
 
 REPORTS = Reports()

@@ -12,7 +12,9 @@ import contextlib
 import os
 import queue
 import threading
+import time
 import weakref
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from bloomlock.runtime import background
 from bloomlock.runtime.clock import boot_clock
 
 from .hold import OUT_OF_LEASE, Hold, current_owner, has_ended
-from .reports import AT_END_SECONDS, REPORTS, Outage
+from .reports import AT_END_SECONDS, REPORTS, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -38,12 +40,25 @@ GOES_ALONG = 0.25
 """By which part of the time between two renewals one may be early."""
 
 
+@dataclass(eq=False)
+class Outage:
+    """A server that does not answer renewals: a line when that begins, and one when it is over.
+
+    The holds that are lost between are reported at the end, when they can be counted.
+    """
+
+    what: str
+    since: float = field(default_factory=boot_clock)
+    is_answered: bool = False
+    lost: dict[str, list[str]] = field(default_factory=dict)  # labels by reason
+
+
 class Schedule:
     """The holds that are watched, and what is due when."""
 
     def __init__(self) -> None:
         # Holders change it while the watchdog reads copies of it. There is no mutex, so nobody
-        # waits for a thread that is held up.
+        # waits for a thread that is held up. All else is done by the watchdog alone.
         self._holds: dict[Hold, None] = {}
         self._outages: dict[str, Outage] = {}
 
@@ -59,6 +74,10 @@ class Schedule:
         """Carry out `_renew`, and then `_end_renewal`, where it holds up nobody else."""
         raise NotImplementedError
 
+    def _hand_over(self, job: Callable[[], None]) -> None:
+        """Let the watchdog do a job."""
+        raise NotImplementedError
+
     def _seconds_to_next(self) -> float:
         at = min((hold.next_time() for hold in self._holds.copy()), default=float("inf"))
         return min(max(0.0, at - boot_clock()), LONGEST_SLEEP)
@@ -72,8 +91,8 @@ class Schedule:
             session = hold.session()
             if hold.deadline <= now:
                 over.append((hold, OUT_OF_LEASE))
-                if hold.renewing and session is not None:
-                    self._note_failure([(hold, session)], "no answer came")
+                if hold.renewing:
+                    self._note_failure([hold], "no answer came")
             elif not hold.is_due(now):
                 continue
             elif session is None:
@@ -88,7 +107,7 @@ class Schedule:
         self._lose(over)
         for what, labels in dropped.items():
             REPORTS.passive(what, labels, "dropped while held, and left to expire")
-        self._end_outages()
+        self._end_outages(hold.outage for hold in self._holds.copy())
         if is_due:
             self._begin_renewals(now)
         return bool(over or is_due)
@@ -105,80 +124,19 @@ class Schedule:
         busy = {hold.place() for hold in holds if hold.renewing}
         found: dict[Place, list[Hold]] = {}
         for hold in holds:
-            if hold.is_due(now + hold.renewal_seconds * GOES_ALONG):
-                place = hold.place()
-                if place in busy:
-                    hold.renew_at = now + hold.retry_seconds
-                else:
-                    hold.renewing = True
-                    found.setdefault(place, []).append(hold)
+            if not hold.is_due(now + hold.renewal_seconds * GOES_ALONG):
+                continue
+            if hold.limit_lease_ms(hold.lease_ms, now) / 1000 <= hold.deadline - now:
+                # It has what `max_hold` allows.
+                hold.outage = ""
+                hold.schedule_renewal(now + hold.renewal_seconds)
+            elif (place := hold.place()) in busy:
+                hold.renew_at = now + hold.retry_seconds
+            else:
+                hold.renewing = True
+                found.setdefault(place, []).append(hold)
         for (runtime, *_), together in found.items():
             self._start(runtime, together)
-
-    def _lose(self, over: Iterable[tuple[Hold, str]]) -> None:
-        """Note that holds are lost, each with the reason.
-
-        It is one log line for each outage that caused it, else for each kind and reason.
-        """
-        lost: dict[tuple[str, str], list[str]] = {}
-        for hold, reason in over:
-            self.remove(hold)
-            session = hold.session()
-            if session is not None and session.lose_behind(hold, reason):
-                outage = self._outages.get(hold.outage)
-                if outage is None:
-                    lost.setdefault((session.what, reason), []).append(session.label)
-                    continue
-                outage.add_lost(session.label, reason)
-                if self._outages.get(hold.outage) is not outage:
-                    # Another thread has just ended it.
-                    outage.report_lost()
-        for (what, reason), labels in lost.items():
-            REPORTS.lost(what, labels, reason)
-
-    def _note_failure(self, failed: Sequence[tuple[Hold, Watched]], error: object) -> None:
-        """Let an outage begin, for all that is held at the server, or go on."""
-        # The answer may come when they are lost already, and their outage is over.
-        failed = [(hold, session) for hold, session in failed if hold in self._holds]
-        if not failed:
-            return
-        server = failed[0][0].outage or failed[0][0].servers()
-        for hold, _ in failed:
-            # Before the outage is known, which ends when no hold has it.
-            hold.outage = server
-        new = Outage(failed[0][1].what, server)
-        if self._outages.setdefault(server, new) is not new:
-            return
-        labels = []
-        for hold in self._holds.copy():
-            session = hold.session()
-            if (
-                session is not None
-                and hold.renew_at is not None
-                and server in (hold.outage, hold.servers())
-            ):
-                hold.outage = server
-                labels.append(session.label)
-        if labels:
-            new.begin(labels, error)
-        else:
-            self._outages.pop(server, None)
-
-    def _note_answer(self, server: str) -> None:
-        """Have all that is held at a server renewed soon: with the last one its outage is over."""
-        if (outage := self._outages.get(server)) is not None:
-            outage.is_answered = True
-            for hold in self._holds.copy():
-                renew_at = hold.renew_at
-                if hold.outage == server and renew_at is not None:
-                    hold.schedule_renewal(min(renew_at, boot_clock() + hold.retry_seconds))
-
-    def _end_outages(self, *, all_of_them: bool = False) -> None:
-        """End those that no hold has any more."""
-        for server, outage in self._outages.copy().items():
-            is_over = all_of_them or not any(h.outage == server for h in self._holds.copy())
-            if is_over and self._outages.pop(server, None) is outage:
-                outage.end()
 
     def _renew(self, runtime: Any, holds: list[Hold]) -> Core[None]:
         try:
@@ -188,46 +146,42 @@ class Schedule:
             REPORTS.exception("lock", "renewing locks failed")
 
     def _renew_part(self, holds: list[Hold]) -> Core[None]:
-        """Renew holds of one kind at one server; those without an answer are still `renewing`."""
+        """Renew holds of one kind at one server."""
         sent = boot_clock()
-        asked: list[tuple[Hold, Watched, int]] = []
-        for hold in holds:
-            session, lease_ms = hold.session(), hold.limit_lease_ms(hold.lease_ms, sent)
-            if session is not None and sent + lease_ms / 1000 > hold.deadline:
-                asked.append((hold, session, lease_ms))
-            else:
-                hold.renewing, hold.outage = False, ""
-                hold.schedule_renewal(sent + hold.renewal_seconds)
-        if not asked:
-            return
-        of_first = asked[0][1]
-        renewals = [session.renewal_of(hold, lease_ms) for hold, session, lease_ms in asked]
-        # What waits for one slot of a cluster would hold up the holds in others of its server.
-        yield NOT_WAITING
-        results = yield from of_first.renew_all(renewals)
+        asked = [
+            (hold, session, hold.limit_lease_ms(hold.lease_ms, sent))
+            for hold in holds
+            if (session := hold.session()) is not None
+        ]
+        if asked:
+            renewals = [session.renewal_of(hold, lease_ms) for hold, session, lease_ms in asked]
+            # What waits for one slot of a cluster would hold up the holds in others of its server.
+            yield NOT_WAITING
+            results = yield from asked[0][1].renew_all(renewals)
+            self._hand_over(partial(self._settle, sent, asked, results))
+
+    def _settle(
+        self, sent: float, asked: Sequence[tuple[Hold, Watched, int]], results: Sequence[Any]
+    ) -> None:
+        """Take the answers to a renewal; holds without one are still `renewing`."""
         gone: list[tuple[Hold, str]] = []
-        failed: list[tuple[Hold, Watched]] = []
-        answered: set[str] = set()
+        failed: list[Hold] = []
         error: Exception | None = None
         for (hold, session, lease_ms), result in zip(asked, results, strict=True):
             if isinstance(result, Exception):
                 error = result
-                failed.append((hold, session))
+                failed.append(hold)
                 continue
-            answered.add(hold.outage)
+            self._note_answer(hold.outage)
             if not result:
                 gone.append((hold, "its key was gone when it was to be renewed"))
             else:
-                # What waits for the end of this renewal finds the new deadline.
                 hold.deadline = max(hold.deadline, deadline_of(sent, lease_ms))
                 hold.schedule_renewal(sent + hold.renewal_seconds)
                 hold.renewing, hold.outage = False, ""
                 session.renewed(hold)
-        for server in answered:
-            self._note_answer(server)
         self._lose(gone)
-        if failed:
-            self._note_failure(failed, error)
+        self._note_failure(failed, error)
 
     def _end_renewal(self, holds: Iterable[Hold]) -> None:
         """Let those be tried again soon, until their deadline, that were not answered."""
@@ -235,6 +189,63 @@ class Schedule:
             if hold.renewing:
                 hold.renewing = False
                 hold.schedule_renewal(boot_clock() + hold.retry_seconds)
+
+    def _lose(self, over: Iterable[tuple[Hold, str]]) -> None:
+        """Note that holds are lost, each with the reason.
+
+        It is one log line for each kind and reason, and for each outage that caused it.
+        """
+        lost: dict[tuple[str, str], list[str]] = {}
+        for hold, reason in over:
+            self.remove(hold)
+            session = hold.session()
+            if session is not None and session.lose_behind(hold, reason):
+                if (outage := self._outages.get(hold.outage)) is not None:
+                    outage.lost.setdefault(reason, []).append(session.label)
+                else:
+                    lost.setdefault((session.what, reason), []).append(session.label)
+        for (what, reason), labels in lost.items():
+            REPORTS.lost(what, labels, reason)
+
+    def _note_failure(self, failed: Sequence[Hold], error: object) -> None:
+        """Let an outage begin, for all that is held at the server, or go on."""
+        # The answer may come when they are lost already, and their outage is over.
+        failed = [hold for hold in failed if hold in self._holds and hold.session() is not None]
+        if not failed:
+            return
+        server, what = failed[0].outage or failed[0].servers(), failed[0].kind.what
+        for hold in failed:
+            hold.outage = server
+        if server in self._outages:
+            return
+        self._outages[server] = Outage(what)
+        labels = []
+        for hold in self._holds.copy():
+            session = hold.session()
+            is_there = hold.renew_at is not None and server in (hold.outage, hold.servers())
+            if session is not None and is_there:
+                hold.outage = server
+                labels.append(session.label)
+        text = "%s could not be renewed yet: %s (%s; one line for all until it answers)"
+        REPORTS.warning(what, text, listed(labels), error, server)
+
+    def _note_answer(self, server: str) -> None:
+        """Have all that is held at a server renewed soon: with the last one its outage is over."""
+        outage = self._outages.get(server)
+        if outage is not None and not outage.is_answered:
+            outage.is_answered = True
+            for hold in self._holds.copy():
+                if hold.outage == server and hold.renew_at is not None:
+                    hold.renew_at = min(hold.renew_at, boot_clock() + hold.retry_seconds)
+
+    def _end_outages(self, still: Iterable[str]) -> None:
+        for server in self._outages.keys() - set(still):
+            outage = self._outages.pop(server)
+            for reason, labels in outage.lost.items():
+                REPORTS.lost(outage.what, labels, reason)
+            text = "%s renews again" if outage.is_answered else "nothing is left to renew at %s"
+            seconds = boot_clock() - outage.since
+            REPORTS.warning(outage.what, f"{text}, after %.1f s", server, seconds)
 
     def _take_left(
         self, is_over: Callable[[Any], bool], failed: list[tuple[str, Exception]]
@@ -253,7 +264,7 @@ class Schedule:
         return left
 
     def _report_end(self, failed: Sequence[tuple[str, Exception]]) -> None:
-        self._end_outages(all_of_them=True)
+        self._end_outages(())
         if failed:
             error = failed[0][1]
             text, why = "not released at the end, and left to expire: %s", str(error)
@@ -282,7 +293,7 @@ class Watchdog(Schedule):
         # Both are C through and through: a KeyboardInterrupt in the middle of a Condition or an
         # Event leaves it locked, and then nothing would be renewed any more.
         self._only_one = threading.Lock()
-        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._wake_at = float("inf")
         self._runs = False
         self._lines = weakref.WeakKeyDictionary[Any, background.Line]()
@@ -295,7 +306,7 @@ class Watchdog(Schedule):
         elif at < self._wake_at:
             # The next hold, which is due later, need not wake it again: most are over by then.
             self._wake_at = at
-            self._wake.put(None)
+            self._jobs.put(None)
 
     def call(self, function: Callable[[], None], session: Watched) -> None:
         """Call a function that runs the user's code, which never raises, in another thread."""
@@ -328,30 +339,38 @@ class Watchdog(Schedule):
             self._wake_at = float("inf")
             try:
                 seconds = 0.0 if self._do_due() else self._seconds_to_next()
+                self._wake_at = boot_clock() + seconds
+                self._do_jobs(seconds)
             except BaseException:  # noqa: BLE001 - reported
                 # Without this thread every lock of the process would be lost.
                 REPORTS.exception("lock", "watching locks failed")
-                seconds = LONGEST_SLEEP
-            self._wake_at = boot_clock() + seconds
-            with contextlib.suppress(queue.Empty):
-                self._wake.get(timeout=seconds)
-                while True:
-                    self._wake.get_nowait()
+                time.sleep(LONGEST_SLEEP)
         self._runs = False
         self._only_one.release()
         if self._holds:
             # It was added when this thread seemed to run still.
             self._start_thread()
 
+    def _do_jobs(self, seconds: float) -> None:
+        """Do what is handed over in some seconds; None wakes the thread, which then looks again."""
+        with contextlib.suppress(queue.Empty):
+            job = self._jobs.get(timeout=seconds)
+            while True:
+                if job is not None:
+                    job()
+                job = self._jobs.get_nowait()
+
     def _start(self, runtime: Any, holds: list[Hold]) -> None:
         def work() -> None:
             try:
                 runtime.run(self._renew(runtime, holds))
             finally:
-                self._end_renewal(holds)
-                self._wake.put(None)
+                self._hand_over(partial(self._end_renewal, holds))
 
         background.WORKERS.start(work)
+
+    def _hand_over(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
 
 
 class AsyncWatchdog(Schedule):
@@ -417,6 +436,9 @@ class AsyncWatchdog(Schedule):
         self._tasks.add(task)
         # Also of one that is cancelled before its first step.
         task.add_done_callback(partial(self._after_renewal, holds))
+
+    def _hand_over(self, job: Callable[[], None]) -> None:
+        job()
 
     def _after_renewal(self, holds: list[Hold], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -332,11 +332,17 @@ def held(world, ann, clock):
         ann(each.close)
 
 
+def remaining(held):
+    return held.remaining() if callable(held.remaining) else held.remaining
+
+
 def test_an_outage_is_one_line_for_each_server(world, ann, clock, caplog, held):
     proxy, locks, claims = held
     events = []
     ann(world.lock(name="elsewhere", observer=events.append).acquire)
     is_renewed(events, clock)
+    for each in (*locks, *claims):
+        wait_until(lambda each=each: ann(lambda: remaining(each)) > 0.8 * TTL)
     proxy.judge = lambda _name, _number: "before"
     clock.advance(0.4 * TTL)
     for cuts in (30, 60, 90):

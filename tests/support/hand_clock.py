@@ -37,4 +37,4 @@ class HandClock:
         """Let so much time pass, for the library and not for the server."""
         self._ahead += seconds
         # A watchdog that sleeps already looks at once.
-        watchdog.WATCHDOG._wake.put(None)
+        watchdog.WATCHDOG._jobs.put(None)
