@@ -116,11 +116,14 @@ def key_of(world: World) -> Hashable:
         world.order,
         server.value,
         max(0, server.expires_ms - now_ms) if server.value else 0,
-        tuple((token, max(0, until - now_ms)) for token, until in server.holders),
-        tuple(
-            (record, max(-LIVENESS_MS, ticket // 1000 - now_ms)) for record, ticket in server.queue
+        *(
+            tuple(sorted((token, max(0, until - now_ms)) for token, until in part.items()))
+            for part in (server.holders, server.alive)
         ),
-        tuple((record, max(0, until - now_ms)) for record, until in server.alive),
+        tuple(
+            (record, max(-LIVENESS_MS, server.queue[record] // 1000 - now_ms))
+            for record in server.in_order()
+        ),
         ranks[server.fence],
         tuple(
             (

@@ -12,9 +12,7 @@ import redis.asyncio
 
 from bloomlock import (
     AsyncLock,
-    AsyncReadWriteLock,
     AsyncRedlock,
-    AsyncReentrantLock,
     FairLock,
     Lock,
     ReadWriteLock,
@@ -59,22 +57,15 @@ def refused(make, parameter, value, **options):
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize("make", [Lock, FairLock, ReentrantLock, ReadWriteLock])
+@pytest.mark.parametrize("make", [Lock, FairLock, ReentrantLock, ReadWriteLock, AsyncLock])
 @pytest.mark.parametrize("parameter", SHARED | ONE_SERVER)
 def test_constructor(make, parameter):
-    # Nothing listens there: whoever asked first would raise something else.
+    # Nothing listens there: whoever asked first would raise something else. In asyncio the client
+    # is looked at when the lock is first used.
+    client = (redis.asyncio if make is AsyncLock else redis).Redis(port=1)
     for value in (SHARED | ONE_SERVER)[parameter]:
-        refused(make, parameter, value, name="job", client=redis.Redis(port=1))
-
-
-@pytest.mark.parametrize("make", [AsyncLock, AsyncReentrantLock, AsyncReadWriteLock])
-@pytest.mark.parametrize("parameter", SHARED | ONE_SERVER)
-def test_constructor_for_asyncio(make, parameter):
-    """The client is looked at when the lock is first used."""
-    if parameter == "client":
-        make = AsyncLock
-    for value in (SHARED | ONE_SERVER)[parameter][:4]:
-        refused(make, parameter, value, name="job", client=redis.asyncio.Redis(port=1))
+        if not (make is AsyncLock and isinstance(value, redis.asyncio.Redis)):
+            refused(make, parameter, value, name="job", client=client)
 
 
 @pytest.mark.parametrize("make", [Redlock, AsyncRedlock])
@@ -91,7 +82,7 @@ def test_options_that_only_one_server_has(make):
             make("job", URLS, **{option: 1})
 
 
-def test_the_list_of_servers():
+def test_the_list_of_servers_and_contradictions():
     sync, asynchronous = redis.Redis(), redis.asyncio.Redis()
     for kind, clients, sentence in (
         (Redlock, ["http://user:pw@a"], r"clients\[0\] must be one of .* not 'http://\*\*\*@a'"),
@@ -105,11 +96,8 @@ def test_the_list_of_servers():
     ):
         with pytest.raises(ConfigurationError, match=sentence):
             kind("job", clients)
-
-
-def test_contradictions():
     with pytest.raises(ConfigurationError, match="^ttl and timeout mean the same"):
-        Lock("job", client=redis.Redis(port=1), ttl=5, timeout=5)
+        Lock("job", sync, ttl=5, timeout=5)
 
 
 @pytest.mark.parametrize(

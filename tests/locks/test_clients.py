@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 from collections import Counter
@@ -13,7 +12,7 @@ import pytest
 import redis
 import redis.asyncio
 import servers
-from contract.lock_backends import TTL
+from contract.lock_backends import TTL, Backend, World
 from lock_tools import happened, is_free, queue_of
 from people import Person
 from private import PrivateServer
@@ -22,48 +21,32 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 from servers import wait_until
 
-from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, ReadWriteLock
+from bloomlock import AsyncLock, Lock
 from bloomlock.errors import LockLostError
 
 NAMES = [f"job {number}" for number in range(12)]
 
 
-@pytest.mark.parametrize(
-    ("protocol", "decode"), list(itertools.product((2, 3), (False, True))), ids=str
-)
-def test_protocols_and_decoding(r, valkey, protocol, decode):
-    options = {"protocol": protocol, "decode_responses": decode}
-    with redis.Redis.from_url(valkey, **options) as client:
-        for make in (Lock, lambda *args: ReadWriteLock(*args).read):
-            holder, waiter, person = Lock("job", client, TTL), make("job", client, TTL), Person()
-            holder.acquire()
-            waiting = person.start(waiter.acquire)
-            wait_until(lambda waiter=waiter: queue_of(r, waiter) == 1)
-            holder.release()
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+def test_protocols_and_decoding(valkey, is_async, protocol, decode):
+    url = f"{valkey}{'&' if '?' in valkey else '?'}protocol={protocol}&decode_responses={decode}"
+    for kind in ("Lock", "read"):
+        with contextlib.ExitStack() as stack:
+            world = World(Backend(kind, is_async), [url], stack)
+            (holder, ann), (waiter, bob) = [
+                (f(), world.person()) for f in (world.rival, world.lock)
+            ]
+            ann(holder.acquire)
+            waiting = bob.start(waiter.acquire)
+            wait_until(lambda world=world, waiter=waiter: world.waiting(waiter) == 1)
+            ann(holder.release)
             assert waiting.result(TTL) is True
-            assert person(waiter.owned)
-            assert person(waiter.extend, 30)
-            person(waiter.release)
-            assert is_free(r, waiter)
-            person.end()
-
-    async def main():
-        async with redis.asyncio.Redis.from_url(valkey, **options) as client:
-            holder, both = AsyncLock("job", client, TTL), AsyncReadWriteLock("job", client, TTL)
-            await holder.acquire()
-            for waiter in (both.write, both.read):
-                task = asyncio.create_task(waiter.acquire())
-                await happened(lambda waiter=waiter: queue_of(r, waiter) == 1)
-                await holder.release()
-                assert await task
-                assert await waiter.owned()
-                await waiter.release()
-                assert await holder.acquire(blocking=False)
-            await holder.release()
-            await both.close()
-            await holder.close()
-
-    asyncio.run(main())
+            assert bob(waiter.owned)
+            assert bob(waiter.extend, 30)
+            bob(waiter.release)
+            assert world.is_free(waiter)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from lock_tools import happened, is_free
 from people import Person, is_lost
 from servers import wait_until
 
-from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, ReadWriteLock, ReentrantLock
+from bloomlock import AsyncLock, Lock, ReadWriteLock, ReentrantLock
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError
 
 
@@ -39,26 +39,6 @@ def test_asyncio_a_hold_that_another_task_acquired_belongs_to_who_called(r, valk
                 await asyncio.wait_for(lock.extend(), TTL)
                 await asyncio.wait_for(lock.release(), TTL)
                 assert is_free(r, lock)
-
-    asyncio.run(main())
-
-
-def test_asyncio_each_of_two_callers_gives_back_its_own(r, valkey):
-    async def main():
-        async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock, both = AsyncReadWriteLock("job", client, TTL).read, asyncio.Barrier(2)
-
-            async def work():
-                await asyncio.create_task(lock.acquire())
-                await both.wait()
-                token = lock.token
-                await both.wait()
-                await lock.release()
-                return token
-
-            tokens = await asyncio.gather(work(), work())
-            assert len(set(tokens)) == 2
-            assert is_free(r, lock)
 
     asyncio.run(main())
 

@@ -14,8 +14,7 @@ from people import Person
 from proxy import HANDSHAKE, Proxy
 from servers import wait_until
 
-from bloomlock import AsyncLock, Lock, ReadWriteLock
-from bloomlock.errors import LockLostError
+from bloomlock import AsyncLock, Lock
 from bloomlock.locks.protocol import waiting
 
 
@@ -45,29 +44,6 @@ def test_everything_of_clients_that_were_killed_expires(r, world, ann, bob, side
     assert future.result(TTL) is True
     bob(waiter.release)
     world._closed.append(both)
-
-
-def test_a_reader_whose_lease_is_over_holds_up_no_writer(r):
-    """The others keep the lock longer than it lives; the last of them hands it on."""
-    ended, last, writer = (ReadWriteLock("job", r, TTL) for _ in range(3))
-    people = [Person() for _ in range(3)]
-    people[0](ended.read.acquire)
-    people[1](last.read.acquire)
-    token = people[0](lambda: ended.read.token)
-    waiting = people[2].start(writer.write.acquire)
-    wait_until(lambda: queue_of(r, writer.write) == 1)
-    r.zadd(f"{writer.write.key}:holders", {token: 1})
-    assert people[0](ended.read.owned) is False
-    assert people[1](last.read.owned) is True
-    people[1](last.read.release)
-    value = r.get(writer.write.key)
-    assert waiting.result(TTL) is True
-    assert value == people[2](lambda: writer.write.token).encode(), "the release has granted it"
-    people[2](writer.write.release)
-    with pytest.raises(LockLostError):
-        people[0](ended.read.release)
-    for person in people:
-        person.end()
 
 
 def test_a_waiter_outlasts_the_time_out_of_its_socket(r, valkey, monkeypatch):

@@ -55,26 +55,6 @@ def test_many_locks_are_renewed_in_few_requests(world, ann, clock):
     assert not r.keys("*:lock")
 
 
-def test_a_renewal_that_fails_is_tried_again_while_the_lease_lasts(world, ann, clock, caplog):
-    [proxy] = world.proxies()
-    events = []
-    lock = world.lock(urls=[proxy.url], observer=events.append)
-    ann(lock.acquire)
-    proxy.judge = lambda _name, _number: "before"
-    clock.advance(0.4 * TTL)
-    wait_until(lambda: "lock 'job' could not be renewed yet" in caplog.text)
-    proxy.judge = lambda _name, _number: "pass"
-    wait_until(lambda: renewals(events), what="a renewal after a pause of a second")
-    ann(lock.check)
-    proxy.judge = lambda _name, _number: "after"
-    clock.advance(0.4 * TTL)
-    wait_until(lambda: proxy.cuts["after"])
-    proxy.judge = lambda _name, _number: "pass"
-    wait_until(lambda: renewals(events) > 1)
-    ann(lock.release)
-    assert "lost" not in caplog.text
-
-
 def test_a_server_that_is_silent_holds_up_no_other_one(world, ann, clock):
     [proxy] = world.proxies()
     told, events = [], []

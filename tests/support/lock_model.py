@@ -63,45 +63,16 @@ class Budget(NamedTuple):
     mutes: int = 0
 
 
-class Server(NamedTuple):
-    """A LockState that can be hashed."""
-
-    value: bytes | None
-    expires_ms: int
-    holders: tuple[tuple[bytes, int], ...]
-    queue: tuple[tuple[bytes, int], ...]
-    alive: tuple[tuple[bytes, int], ...]
-    fence: int
-
-    @classmethod
-    def freeze(cls, state: LockState) -> Server:
-        return cls(
-            state.value,
-            state.expires_ms,
-            tuple(sorted(state.holders.items())),
-            tuple(sorted(state.queue.items(), key=lambda item: item[1])),
-            tuple(sorted(state.alive.items())),
-            state.fence,
-        )
-
-    def thaw(self) -> LockState:
-        return LockState(
-            self.value,
-            self.expires_ms,
-            dict(self.holders),
-            dict(self.queue),
-            dict(self.alive),
-            self.fence,
-        )
-
-
 class World(NamedTuple):
-    """Everything; `order` are the clients that wait, as the server heard of them."""
+    """Everything; `order` are the clients that wait, as the server heard of them.
+
+    Nobody changes a world: a step takes a copy of the server.
+    """
 
     kinds: tuple[Kind, ...]
     clients: tuple[Client, ...]
     budget: Budget
-    server: Server = Server.freeze(LockState())
+    server: LockState = LockState()
     now_ms: int = 10 * LIVENESS_MS
     order: tuple[int, ...] = ()
 
@@ -124,7 +95,7 @@ class World(NamedTuple):
 
     def state(self) -> LockState:
         """Return the server's state without what has expired by now."""
-        state = self.server.thaw()
+        state = self.server.copy()
         rules._forget(state, self.now_ms * 1000)
         return state
 
@@ -148,9 +119,9 @@ class World(NamedTuple):
 def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
     """Let the server carry out an acquire; the answer is still under way."""
     asking, held = world.asking(who), world.holds(who)
-    state, told = world.server.thaw(), list[Announcement]()
+    state, told = world.server.copy(), list[Announcement]()
     answer = rules.acquire(state, world.now_ms * 1000, asking, told.append, world.hears)
-    was_queued = any(record == asking.record for record, _ in world.server.queue)
+    was_queued = asking.record in world.server.queue
     handed = any(announcement.token == asking.token for announcement in told)
     after = world.with_client(who, contact=world.now_ms)
     if not was_queued and (handed or asking.record in state.queue):
@@ -165,7 +136,7 @@ def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
 
 def give_up(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a release."""
-    state, told = world.server.thaw(), list[Announcement]()
+    state, told = world.server.copy(), list[Announcement]()
     held = rules.release(state, world.now_ms * 1000, world.leaving(who), told.append, world.hears)
     after = world._replace(order=tuple(client for client in world.order if client != who))
     return _settle(after, state, told), held
@@ -173,9 +144,9 @@ def give_up(world: World, who: int) -> tuple[World, bool]:
 
 def renew(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a renewal."""
-    state, asking = world.server.thaw(), world.asking(who)
+    state, asking = world.server.copy(), world.asking(who)
     held = rules.renew(state, world.now_ms * 1000, asking.token, asking.is_shared, asking.lease_ms)
-    return world._replace(server=Server.freeze(state)), held
+    return world._replace(server=state), held
 
 
 def hear(world: World, who: int) -> tuple[World, int | None]:
@@ -220,7 +191,7 @@ def _settle(world: World, state: LockState, told: list[Announcement]) -> World:
             world = world.with_client(who, inbox=(*client.inbox, made.grant.fence))
     waiting = {int(read_record(record).token.split(b".")[0]) for record in state.queue}
     order = tuple(client for client in world.order if client in waiting)
-    return world._replace(server=Server.freeze(state), order=order)
+    return world._replace(server=state, order=order)
 
 
 def _next_in_order(world: World) -> list[int]:

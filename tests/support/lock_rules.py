@@ -73,6 +73,10 @@ class LockState:
     alive: dict[bytes, int] = field(default_factory=dict)
     fence: int = 0
 
+    def copy(self) -> LockState:
+        parts = [dict(part) for part in (self.holders, self.queue, self.alive)]
+        return LockState(self.value, self.expires_ms, *parts, self.fence)
+
     def in_order(self) -> list[bytes]:
         """Return the records of the queue, first asked first."""
         return sorted(self.queue, key=lambda record: (self.queue[record], record))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
-
-from proxy import Proxy
 
 from bloomlock.runtime._async.driver import AsyncDriver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Sequence
+    from collections.abc import Callable, Coroutine, Generator
 
     import redis
-    from proxy import Verdict
 
 NAME = "tested"
 LONG = 60.0
@@ -105,30 +101,3 @@ class CancelledAt:
             asyncio.get_running_loop().call_soon(task.cancel)
         else:
             future.add_done_callback(lambda _: task.cancel())
-
-
-class OvertakingProxy(Proxy):
-    """A network in which what is sent later, on another connection, arrives earlier.
-
-    Args:
-        url: unix:// URL of the server.
-        names: Commands that are held up.
-        delays: Seconds for the first of them, the second, and so on.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        names: Sequence[str] = ("EVAL", "EVALSHA"),
-        delays: Sequence[float] = (0.06, 0.04, 0.02),
-    ) -> None:
-        super().__init__(url, self._delay)
-        self._names = names
-        self._delays = iter(delays)
-        self.held_up = 0
-
-    def _delay(self, name: str, _number: int) -> Verdict:
-        if name in self._names:
-            self.held_up += 1
-            time.sleep(next(self._delays, 0.0))
-        return "pass"
