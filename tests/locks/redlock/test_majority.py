@@ -127,6 +127,8 @@ def test_a_late_vote_is_one_by_the_next_renewal(three):
 
 
 def test_a_server_whose_replies_were_lost_is_told_of_the_release(three):
+    with three.lock() as first:  # from now on each server has the scripts
+        wait_until(lambda: three.held(first.key) == 3)
     with Proxy(three.urls[0], lambda _name, _number: "after", handshake=False) as proxy:
         lock = Redlock("job", [proxy.url, *three.urls[1:]], 5 * LONG, longest_ttl=0)
         assert lock.acquire(blocking=False)
