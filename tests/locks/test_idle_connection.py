@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 
 import pytest
@@ -69,14 +71,27 @@ def test_a_credential_that_was_rotated_takes_effect(r, lock):
 
 def test_a_child_of_fork_uses_none_of_its_parents(r, lock):
     connection = idle(r)
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with r.connection_pool._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
     child = os.fork()
     if not child:
         status = 1
+        signal.alarm(60)  # it would wait for a lock that no thread of its own has
         try:
             use(lock)
             status = 0 if idle(r) is not connection and connection._sock is not None else 2
         finally:
             os._exit(status)
+    done.set()
+    thread.join()
     _, status = os.waitpid(child, 0)
     assert status == 0
     assert idle(r) is connection
