@@ -9,9 +9,11 @@ import pytest
 import redis
 import servers
 from claim_tools import let_expire
+from slot_moves import SlotMover
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
 from bloomlock.errors import ClaimLostError
+from bloomlock.runtime.cluster import slot_of
 
 NEW, SEEN, BUSY, FAILED = ClaimState
 ITEMS = [f"item {number}" for number in range(200)]
@@ -70,13 +72,16 @@ def test_a_slot_that_moves_takes_its_claims_along(cluster, nodes):
     with BloomFilter("moving", 5000, 1e-9, client=cluster) as mine:
         done, held, left, taken = mine.claim_many(["done", "held", "left", "taken"], renew=False)
         done.commit()
-        move = servers.Move(cluster, nodes, "moving")
-        move.begin()
+        slot = slot_of("moving")
+        mover = SlotMover(nodes, [slot], 0)
+        new = mover.begin(slot)
+        mover.move_keys(slot, new)
         thread = threading.Thread(target=lambda: mine.claim("meanwhile", ttl=600).commit())
         thread.start()
         servers.wait_until(lambda: any("errorstat_TRYAGAIN" in n.info("errorstats") for n in nodes))
         assert thread.is_alive()
-        move.finish()
+        mover.move_keys(slot, new)
+        mover.finish(slot, new)
         thread.join()
         assert mine.claim("meanwhile").state is SEEN
         states = [claim.state for claim in mine.claim_many(["done", "held", "left", "taken"])]

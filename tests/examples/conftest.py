@@ -14,8 +14,7 @@ from threading import Thread
 
 import pytest
 import servers
-from cluster import low_port
-from private import PrivateServer
+from private import PrivateServer, low_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 300

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 import servers
-from cluster import low_port
+from private import low_port
 
 from bloomlock import AsyncBloomFilter, BloomFilter, Lock
 from bloomlock.errors import FilterLostError, LockLostError

@@ -11,7 +11,6 @@ import pytest
 import redis
 import redis.asyncio
 import servers
-from cluster import clustered
 from private import PrivateServer
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
@@ -154,9 +153,8 @@ def test_each_server_of_a_cluster_needs_room_for_its_shards(cluster, nodes):
 
 def test_a_server_that_is_gone_is_looked_for_elsewhere():
     """Its slots have gone to another one, which the client has to find out by asking."""
-    with clustered(2, servers.require_server("valkey")) as ports:
-        one, two = (redis.Redis(port=port, decode_responses=True) for port in ports)
-        nodes = [ClusterNode("127.0.0.1", port) for port in ports]
+    with servers.cluster(masters=2) as (one, two):
+        nodes = [ClusterNode("127.0.0.1", servers.port_of(node)) for node in (one, two)]
         with RedisCluster(startup_nodes=nodes) as client:
             lock = Lock("a", client=client)
             slot = one.execute_command("CLUSTER", "KEYSLOT", lock.key)

@@ -26,6 +26,7 @@ import servers
 from private import PrivateServer
 from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 from servers import wait_until
+from slot_moves import SlotMover
 
 from bloomlock.commands import EXEC, MULTI, encode_command, encode_large, join_commands
 from bloomlock.runtime import cluster as cluster_map
@@ -463,9 +464,10 @@ def port_of(source):
 @in_a_loop
 async def test_the_servers_of_a_cluster(cluster, nodes, face):
     cluster.set("{a}b", "1")
-    move = servers.Move(cluster, nodes, "a")
-    old, new = (port_of(node.connection_pool) for node in (move.old, move.new))
     slot = cluster_map.slot_of("a")
+    mover = SlotMover(nodes, [slot], 0)
+    old = mover.port_of(slot)
+    new = next(port for port in map(servers.port_of, nodes) if port != old)
     assert slot == cluster_map.slot_of("{a}b") == cluster.keyslot("a")
     client = face.cluster(host="127.0.0.1", port=old)
     if face is ASYNCIO:
@@ -479,8 +481,8 @@ async def test_the_servers_of_a_cluster(cluster, nodes, face):
     for port in (new, old):
         await awaited(face.note_moved(client, MovedError(f"{slot} 127.0.0.1:{port}")))
         assert port_of(face.source_of_key(client, "a")) == port
-    move.begin()
-    move.finish()
+    mover.move(slot)
+    new = mover.port_of(slot)
     await awaited(client.nodes_manager.initialize())
     source = face.source_of_key(client, "a")
     assert port_of(source) == new

@@ -32,10 +32,6 @@ MOVES = 10
 ITEMS = [f"item {number}" for number in range(200)]
 
 
-def port_of(node):
-    return node.connection_pool.connection_kwargs["port"]
-
-
 def client_of(port):
     return RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)])
 
@@ -195,7 +191,7 @@ def test_slots_move_between_the_requests_of_asyncio(nodes, cluster, half, seed):
     moves = Moves(nodes, ("m",), random.Random(seed), half=half)
 
     async def run():
-        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port_of(nodes[1]))
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=servers.port_of(nodes[1]))
         made = await AsyncBloomFilter("m", CAPACITY, RATE, client=client, shards=SHARDS)
         opened = {
             strategy: await AsyncBloomFilter.open("m", client=client, strategy=strategy)
@@ -239,7 +235,7 @@ def stored(nodes):
 
 
 def dump(node, key):
-    with redis.Redis(port=port_of(node), single_connection_client=True) as client:
+    with redis.Redis(port=servers.port_of(node), single_connection_client=True) as client:
         client.execute_command("ASKING")
         return client.dump(key)
 
@@ -283,13 +279,13 @@ def test_a_move_that_does_not_end_is_one_clear_error(nodes, cluster, short, seed
 def test_a_server_that_is_down_is_named_and_nothing_is_half_done():
     with servers.cluster(60_000, {"cluster-require-full-coverage": "no"}) as nodes:
         first, _, last = nodes
-        with client_of(port_of(first)) as cluster:
+        with client_of(servers.port_of(first)) as cluster:
             # Its first shard, where everything begins, is on the first server.
             name = next(name for name in "abcdefgh" if slot_of(name) < servers.SLOTS // 3)
             made = BloomFilter(name, CAPACITY, RATE, client=cluster, shards=SHARDS)
             items = [str(number) for number in range(100)]
             assert all(made.add_many(items))
-            address = f"127.0.0.1:{port_of(last)}"
+            address = f"127.0.0.1:{servers.port_of(last)}"
             last.shutdown(nosave=True)
             before = stored(nodes[:2])
             others = {

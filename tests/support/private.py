@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 START_SECONDS = 15.0
 STOP_SECONDS = 5.0
-# Below the ports that systems give to outgoing connections: one of those could take the port
-# of a server between its stop and its start.
-FREE_PORTS = range(10_240, 32_768)
+PORTS, WORKERS = 340, 8
+"""Ports of each worker of a test run, and how many workers have ports of their own."""
 
 
 class PrivateServer:
@@ -55,7 +54,7 @@ class PrivateServer:
         atexit.register(self.close)
         self.socket_path = self.directory / "server.sock"
         self.url = f"unix://{quote(str(self.socket_path))}?db=0"
-        self.port = _free_port() if port == 0 else port
+        self.port = low_port() if port == 0 else port
         self.tcp_url = f"redis://127.0.0.1:{self.port}/0"
         directives = {
             "save": "",
@@ -73,28 +72,23 @@ class PrivateServer:
             self._command += [f"--{name}", *map(_word, words)]
 
     def __enter__(self) -> Self:
-        """Start the server and return this object."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the server and remove its directory."""
         self.close()
 
     @property
     def running(self) -> bool:
-        """Whether its process lives; in a child of fork False."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         if self._process is None or not self.running:
             raise RuntimeError("the private server is not running")
         return self._process.pid
 
     def start(self) -> None:
-        """Start the server, with what its directory holds; nothing if it runs."""
         if self.running:
             return
         self._guard = ProcessGuard()
@@ -117,7 +111,6 @@ class PrivateServer:
             raise
 
     def stop(self) -> None:
-        """End the server by SIGTERM; keep its directory."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -125,7 +118,6 @@ class PrivateServer:
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop and start it on the same socket, port and directory."""
         self.stop()
         self.start()
 
@@ -173,9 +165,17 @@ def _word(value: object) -> str:
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
-def _free_port() -> int:
+def low_port() -> int:
+    """Return a free port that leaves room for a cluster's own port 10,000 above it.
+
+    Both are below those that connections are given (from 32,768 on), one of which may take what is
+    left free while a server is restarted. And each parallel worker of a test run has ports of its
+    own, as another may take one between here and the start of the server.
+    """
+    first = 20_000 + PORTS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % WORKERS)
     while True:
-        port = random.choice(FREE_PORTS)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
+        port = first + random.randrange(PORTS)
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 10_000))
             return port

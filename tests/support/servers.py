@@ -9,14 +9,12 @@ import shutil
 import subprocess
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import redis
-from cluster import clustered, low_port
-from private import PrivateServer
+from private import PrivateServer, low_port
 from redis.cluster import ClusterNode, RedisCluster
 
 from bloomlock.errors import ServerError
@@ -152,17 +150,39 @@ def wait_until(
 
 @contextlib.contextmanager
 def cluster(
-    node_timeout_ms: int, more: dict[str, str] | None = None
+    node_timeout_ms: int = 60_000, more: dict[str, str] | None = None, masters: int = 3
 ) -> Iterator[list[redis.Redis]]:
-    """Run three masters that own a third of the slots each; yields a client of each.
+    """Run masters that own equal parts of the slots; yields a client of each.
 
     Args:
         node_timeout_ms: After this long a silent node is given up by the others.
         more: Further configuration of each.
+        masters: How many.
     """
-    config = {"cluster-node-timeout": str(node_timeout_ms), **(more or {})}
-    with clustered(3, require_server("valkey"), config) as ports:
-        yield [redis.Redis(port=port, decode_responses=True) for port in ports]
+    timeout = str(node_timeout_ms)
+    config = {"cluster-enabled": "yes", "cluster-node-timeout": timeout, **(more or {})}
+    with contextlib.ExitStack() as stack:
+        binary = require_server("valkey")
+        nodes: list[redis.Redis] = []
+        for index in range(masters):
+            server = PrivateServer(binary=binary, port=0, config=config)
+            node = redis.Redis(port=stack.enter_context(server).port, decode_responses=True)
+            nodes.append(node)
+            first, last = index * SLOTS // masters, (index + 1) * SLOTS // masters - 1
+            node.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            node.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
+            node.execute_command("CLUSTER", "MEET", "127.0.0.1", port_of(nodes[0]))
+        wait_until(lambda: all(_is_whole(node, masters) for node in nodes))
+        yield nodes
+
+
+def _is_whole(node: redis.Redis, masters: int) -> bool:
+    whole = node.cluster("info").get("cluster_state") == "ok"
+    return whole and len(node.cluster("nodes")) == masters
+
+
+def port_of(client: redis.Redis) -> int:
+    return int(client.connection_pool.connection_kwargs["port"])
 
 
 @contextlib.contextmanager
@@ -170,70 +190,8 @@ def emptied(nodes: Sequence[redis.Redis]) -> Iterator[RedisCluster]:
     """Delete all that a cluster has; yields a client of it."""
     for node in nodes:
         node.flushall()
-    port = nodes[0].connection_pool.connection_kwargs["port"]
-    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)]) as made:
+    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port_of(nodes[0]))]) as made:
         yield made
-
-
-@contextlib.contextmanager
-def replicated_cluster(node_timeout_ms: int) -> Iterator[tuple[list[redis.Redis], ...]]:
-    """Run three masters and a replica of each; yields clients of both, in the same order."""
-    more = {"repl-diskless-sync-delay": "0"}
-    config = {"cluster-enabled": "yes", "cluster-node-timeout": str(node_timeout_ms), **more}
-    with contextlib.ExitStack() as stack, cluster(node_timeout_ms, more) as masters:
-        binary = require_server("valkey")
-        replicas = []
-        for master in masters:
-            server = PrivateServer(binary=binary, port=low_port(), config=config)
-            replica = redis.Redis(port=stack.enter_context(server).port, decode_responses=True)
-            replicas.append(replica)
-            replica.cluster("meet", "127.0.0.1", master.connection_pool.connection_kwargs["port"])
-            followed = master.execute_command("CLUSTER", "MYID")
-            wait_until(partial(_knows, replica, followed))
-            replica.cluster("replicate", followed)
-        for replica in replicas:
-            wait_until(partial(is_up, replica))
-        # Each server names the replica of each slot, which it does when it has heard of its data.
-        wait_until(lambda: all(map(_names_replicas, masters + replicas)))
-        yield masters, replicas
-
-
-def _names_replicas(node: redis.Redis) -> bool:
-    parts = node.execute_command("CLUSTER SLOTS")
-    return len(parts) == 3 and all(len(servers) == 2 for _first, _last, *servers in parts)
-
-
-def _knows(node: redis.Redis, other: str) -> bool:
-    known = node.cluster("nodes").values()
-    return any(n["node_id"] == other and "handshake" not in n["flags"] for n in known)
-
-
-def is_up(replica: redis.Redis) -> bool:
-    """Return whether a replica follows its master."""
-    return replica.info("replication").get("master_link_status") == "up"
-
-
-class Move:
-    """Moves the slot of a filter's first shard from the server that has it to the next one."""
-
-    def __init__(self, cluster: RedisCluster, nodes: list[redis.Redis], name: str) -> None:
-        self.old = next(node for node in nodes if node.keys(f"*{{{name}}}*"))
-        self.new = nodes[(nodes.index(self.old) + 1) % len(nodes)]
-        self._slot = cluster.keyslot(f"{{{name}}}")
-        self._keys = f"*{{{name}}}*"
-
-    def begin(self) -> None:
-        ids = {node: node.execute_command("CLUSTER", "MYID") for node in (self.old, self.new)}
-        self.new.execute_command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", ids[self.old])
-        self.old.execute_command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", ids[self.new])
-        port = self.new.connection_pool.connection_kwargs["port"]
-        for key in self.old.keys(self._keys):
-            self.old.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
-
-    def finish(self) -> None:
-        new = self.new.execute_command("CLUSTER", "MYID")
-        for node in (self.new, self.old):
-            node.execute_command("CLUSTER", "SETSLOT", self._slot, "NODE", new)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,15 @@ class SlotMover:
             slot: next(index for index in masters if self._owns(index, slot)) for slot in self.slots
         }
 
+    def port_of(self, slot: int) -> int:
+        return self._ports[self._owners[slot]]
+
+    def move(self, slot: int) -> None:
+        new = self.begin(slot)
+        while self.move_keys(slot, new):
+            pass
+        self.finish(slot, new)
+
     def begin(self, slot: int) -> int:
         """Begin to move a slot; return where to."""
         old = self._owners[slot]
