@@ -1,7 +1,7 @@
 /* bloomlock._speed: the inner loops of bloomlock in C, bit for bit what the Python code does.
 
    Places hashes items to bit offsets (hashing.py). `operations` writes them as commands, `missing`
-   reads the replies (strategies/atomic.py). Over images of shards it tests and sets the bits in
+   reads the replies (strategies/bits.py). Over images of shards it tests and sets the bits in
    memory (filters/memory_bits.py).
 
    Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to

@@ -220,8 +220,8 @@ class View:
     Attributes:
         header: What every shard starts with.
         image_bytes: Length of all shards' strings together.
-        expected: The header of an answer that brings no news: with the flag if this object has
-            heard of discarded items.
+        discards: Whether this object has heard of discarded items.
+        expected: The header of an answer that brings no news: with the flag if it has.
     """
 
     descriptor: Descriptor
@@ -230,6 +230,7 @@ class View:
     shards: tuple[Shard, ...]
     kind: Kind
     image_bytes: int
+    discards: bool
     expected: int
 
     @classmethod
@@ -243,11 +244,8 @@ class View:
             shards.append(Shard(keys.bits(number), header, bits, state))
         whole, kind = sum(map(image_bytes, shards)), kind_of(descriptor)
         expected = header | DISCARDED if descriptor.discards else header
-        return cls(descriptor, header, hasher, tuple(shards), kind, whole, expected)
-
-    @property
-    def discards(self) -> bool:
-        return self.expected != self.header
+        discards = descriptor.discards
+        return cls(descriptor, header, hasher, tuple(shards), kind, whole, discards, expected)
 
 
 def new_generation() -> int:

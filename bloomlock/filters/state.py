@@ -300,7 +300,7 @@ class FilterState(LockOwner):
         check_support(DISCARDS, self.strategy.name)
         with self._lock:
             if self.view is None or self.view is view:
-                self.view = replace(view, expected=view.header | DISCARDED)
+                self.view = replace(view, discards=True, expected=view.header | DISCARDED)
             return self.view
 
     def own_generation(self) -> int:

@@ -41,7 +41,7 @@ def test_a_capacity_that_was_guessed_right_needs_no_second_slice(r):
 
 
 def test_an_object_that_has_not_heard_asks_once_more_and_then_no_more(r, valkey):
-    made, items = grown(r, times=21)
+    made, items = grown(r, times=21, capacity=200)
     made.add("first")
     turns = Turns()
     late = [BloomFilter.open("x", client=turns.client(valkey)) for _ in range(3)]
@@ -62,7 +62,7 @@ def test_an_object_that_has_not_heard_asks_once_more_and_then_no_more(r, valkey)
 
 @pytest.mark.parametrize("change", ["slices", "growth", "up_to", "short", "state"])
 def test_a_damaged_filter_is_refused(r, change):
-    made, items = grown(r, times=5)
+    made, items = grown(r, times=5, capacity=200)
     made.update(items)
     changes = {
         "slices": lambda: r.hset(META, "slices", "100/3,400/3"),

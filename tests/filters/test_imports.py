@@ -47,7 +47,7 @@ def lasting(client):
 
 
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("kind", ["plain", "window", "grown, discards"])
+@pytest.mark.parametrize("kind", ["plain", "grown, discards"])
 def test_a_crash_at_any_step_exposes_no_part_and_a_retry_goes_on(r, path, kind, replace):
     filled(r, kind).export_file(path)
     number, found = 0, ""

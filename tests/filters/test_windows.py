@@ -55,7 +55,7 @@ def test_operations_and_epochs_in_any_order_are_those_of_a_set_that_forgets(cloc
     newest, now = 0, 100
     clocks.set(now * SLICE)
     steps: list[object] = []
-    for _ in range(200 * slices):
+    for _ in range(120 * slices):
         kind = chance.choice(("add", "add_many", "exists", "discard", "turn", "turn"))
         if kind == "turn":
             now += chance.choice((1, 1, 1, 2, slices, slices + 1, 2 * slices + 3, -1))
