@@ -107,8 +107,8 @@ def test_a_full_filter_still_knows_what_it_knows(r):
 
 @pytest.mark.parametrize("ask", ASKS)
 def test_a_clear_by_another_client_is_noticed_in_time(r, ask):
-    made = cached(r, max_staleness=2.0)
-    clock = Clock(made)
+    clock = Clock()
+    made = clock.of(cached(r, max_staleness=2.0))
     made.add_many(["a", "b"])
     clock.now += 1.5
     assert made.exists("c") is False
@@ -131,8 +131,8 @@ def test_a_clear_by_another_client_is_noticed_in_time(r, ask):
 
 
 def test_time_counts_from_before_the_request(r):
-    made = cached(r, max_staleness=1.0)
-    clock = Clock(made)
+    clock = Clock()
+    made = clock.of(cached(r, max_staleness=1.0))
     for core in CORES.values():
         made.add_many(["a", "b"])
         clock.now += 1.0
@@ -211,8 +211,8 @@ def test_after_a_loss_nothing_is_given_until_reattach(r, find):
 
 
 def test_a_batch_goes_on_in_the_new_generation_where_asked(r):
-    made = cached(r, on_lost="recreate", max_staleness=1.0)
-    clock = Clock(made)
+    clock = Clock()
+    made = clock.of(cached(r, on_lost="recreate", max_staleness=1.0))
     assert made.add_many(["a", "b"]) == [True, True]
     clear_by_another(r)
     assert made.add_many(["a", "b"]) == [False, False]

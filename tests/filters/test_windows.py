@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 from moved_clock import stopped_server
-from near_cache_tools import trips
+from near_cache_tools import Clock, trips
 from turns import Turns
-from window_clocks import OVER, SLICE, Clock, Clocks
+from window_clocks import OVER, SLICE, Clocks
 
 from bloomlock import BloomFilter, ClaimState
 

@@ -20,8 +20,9 @@ import redis
 import redis.asyncio
 from contract.backends import Awaited
 from flat_options import given
+from near_cache_tools import Clock
 from proxy import Proxy, deliver
-from window_clocks import BEGIN, SLICE, SLICES, WINDOW, Clock
+from window_clocks import BEGIN, SLICE, SLICES, WINDOW
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
 from bloomlock.errors import (

@@ -8,19 +8,21 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from bloomlock.effects import ConnectionLost, Pipeline, Request
 
 MANY = 10_000
-META = "bloomlock:{x}:meta"
 
 
 class Clock:
-    """A clock that moves by hand."""
+    """The clock of an object, moved by hand."""
 
-    def __init__(self, made):
-        self.now = 1000.0
-        made._state.near_clock = self
-        made._state.forget()
+    now = 5000.0
 
     def __call__(self):
         return self.now
+
+    def of(self, made):
+        """Let an object have this clock; return it."""
+        made._state.near_clock = self
+        made._state.forget()
+        return made
 
 
 def trips(client):

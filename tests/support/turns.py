@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import redis
-import redis.asyncio
 
 
 class Turns:
@@ -38,12 +37,6 @@ class Turns:
         pool.connection_class = counting(self, redis.UnixDomainSocketConnection)
         return redis.Redis(connection_pool=pool)
 
-    def async_client(self, url: str) -> redis.asyncio.Redis:
-        """Return the same for asyncio."""
-        pool = redis.asyncio.ConnectionPool.from_url(url)
-        pool.connection_class = async_counting(self, redis.asyncio.UnixDomainSocketConnection)
-        return redis.asyncio.Redis(connection_pool=pool)
-
 
 def counting(turns: Turns, base: type) -> type:
     """Return a class of connections that counts."""
@@ -56,20 +49,5 @@ def counting(turns: Turns, base: type) -> type:
         def read_response(self, *args, **kwargs):
             turns.read()
             return super().read_response(*args, **kwargs)
-
-    return Counting
-
-
-def async_counting(turns: Turns, base: type) -> type:
-    """Return the same for asyncio."""
-
-    class Counting(base):
-        async def send_packed_command(self, *args, **kwargs):
-            turns.sent()
-            return await super().send_packed_command(*args, **kwargs)
-
-        async def read_response(self, *args, **kwargs):
-            turns.read()
-            return await super().read_response(*args, **kwargs)
 
     return Counting

@@ -43,41 +43,12 @@ class Clocks:
     def go_on(self, seconds, *clocks):
         """Let time go by until that time, for the server and for objects."""
         for clock in clocks:
-            clock.now += (seconds - self.now) * clock.rate
+            clock.now += seconds - self.now
         self.set(seconds)
 
-    def make(self, face=BloomFilter, *, client=None, clock=None, **options):
-        """Return an object, or what makes one; with a clock one that keeps answers."""
+    def make(self, *, clock=None, **options):
+        """Return an object; with a clock one that keeps answers."""
         kept = {} if clock is None else {"near_cache": MANY, "max_staleness": LONG}
-        made = face(
-            "x",
-            error_rate=1e-9,
-            client=client or self.client,
-            **given({"capacity": 1000, "window": WINDOW, "slices": SLICES} | kept | options),
-        )
-        if face is not BloomFilter:
-            return made
-        if clock is not None:
-            return clock.of(made)
-        return made
-
-
-class Clock:
-    """The clock of an object.
-
-    Args:
-        rate: Its seconds in one of the server's.
-    """
-
-    def __init__(self, rate=1.0):
-        self.now = 5000.0
-        self.rate = rate
-
-    def __call__(self):
-        return self.now
-
-    def of(self, made):
-        """Let an object have this clock; return it."""
-        made._state.near_clock = self
-        made._state.forget()
-        return made
+        shape = {"capacity": 1000, "window": WINDOW, "slices": SLICES} | kept | options
+        made = BloomFilter("x", error_rate=1e-9, client=self.client, **given(shape))
+        return made if clock is None else clock.of(made)
