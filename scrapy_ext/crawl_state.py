@@ -24,7 +24,6 @@ from scrapy_ext.queue import (
     new_worker,
     priority_of,
     script,
-    text_of,
 )
 from scrapy_ext.requests import url_of
 
@@ -94,7 +93,7 @@ class CrawlRecord:
         return self._client.eval(script(name), len(self.keys), *self.keys, json.dumps(told))
 
     def _begin(self, **told: Any) -> Begun:
-        workers = map(text_of, self._client.zrange(self.keys[5], 0, -1))
+        workers = map(bytes.decode, self._client.zrange(self.keys[5], 0, -1))
         told |= {"id": secrets.token_hex(6), "dead": dead_among(workers)}
         begun = Begun(**json.loads(self._run("begin", **told)))
         if begun.what == "lives":
@@ -144,9 +143,9 @@ class CrawlRecord:
         second = self._client.pipeline(transaction=False)
         for host in found:
             second.zlexcount(queue, b"[" + host + b"\0", b"(" + host + b"\1")
-        counts = dict(zip(map(text_of, found), second.execute(), strict=True))
+        counts = dict(zip(map(bytes.decode, found), second.execute(), strict=True))
         return Figures(
-            state=text_of(state or b""),
+            state=(state or b"").decode(),
             workers=num_workers,
             done=int(done or 0),
             waiting=waits + waits_later,
@@ -156,7 +155,7 @@ class CrawlRecord:
         )
 
     def delete(self) -> None:
-        identity = text_of(self._client.hget(self.keys[0], "id") or b"")
+        identity = (self._client.hget(self.keys[0], "id") or b"").decode()
         delete_filter(self.name, client=self._client, prefix=_prefix(identity))
         self._client.delete(*self.keys)
 

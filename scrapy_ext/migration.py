@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.errors import ConfigurationError
-from scrapy_ext.queue import text_of
 from scrapy_ext.requests import from_pickle
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class OtherQueue:
         old = f"{key}:old" if "{" in key else f"{{{key}}}:old"
         count = 0
         for part in (old, key):
-            kind = text_of(client.type(part))
+            kind = client.type(part).decode()
             if kind not in {"zset", "list"}:
                 continue
             self._check_class()

@@ -11,6 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from bloomlock.keys import escape
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -76,10 +78,7 @@ def is_start_request(request: Request) -> bool:
 
 def keys_of(name: str) -> list[str]:
     """Return all keys of a crawl, in the slot of its filter; see scripts/crawl_common.lua."""
-    tag = name
-    for character, code in {"%": "%25", "{": "%7B", "}": "%7D", "/": "%2F"}.items():
-        tag = tag.replace(character, code)
-    return [f"{{{tag}}}:{part}" for part in _PARTS]
+    return [f"{{{escape(name)}}}:{part}" for part in _PARTS]
 
 
 @cache
@@ -87,10 +86,6 @@ def script(name: str) -> str:
     folder = files("scrapy_ext") / "scripts"
     parts = ("crawl_common", f"crawl_{name}")
     return "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
-
-
-def text_of(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 # A member of the queue is a host, NUL, its rank, NUL, an entry.

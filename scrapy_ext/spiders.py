@@ -41,7 +41,7 @@ class StartMessages:
     def __init__(self, client: Any, key: str, kind: Kind, lease: float) -> None:
         # The tag brings all keys into the slot of the first.
         tagged = key if "{" in key else f"{{{key}}}"
-        self._keys = [key, f"{tagged}:taken", f"{tagged}:leases"]
+        self._keys = [key, f"{tagged}:taken"]
         self._words = [kind, int(lease * 1000)]
         source = files("scrapy_ext") / "scripts" / "feed_take.lua"
         self._script = client.register_script(source.read_text("utf-8"))

@@ -33,7 +33,7 @@ def fill(server: redis.Redis, kind: str, messages: list[str]) -> None:
 
 
 def end_leases(server: redis.Redis) -> None:
-    server.zadd("{feed}:leases", dict.fromkeys(server.zrange("{feed}:leases", 0, -1), 1))
+    server.zadd("{feed}:taken", dict.fromkeys(server.zrange("{feed}:taken", 0, -1), 1))
 
 
 @pytest.mark.parametrize("kind", ["list", "set", "zset"])
@@ -48,7 +48,7 @@ def test_a_message_that_is_not_done_is_there_again(r: redis.Redis, kind: Any) ->
     assert one.take(9, [first[0][0]]) == []
     end_leases(r)
     assert {message for _, message in one.take(9)} == {first[1][1], last[1]}
-    one.take(0, r.hkeys("{feed}:taken"))
+    one.take(0, r.zrange("{feed}:taken", 0, -1))
     assert r.keys("*feed*") == []
 
 
@@ -100,9 +100,9 @@ def test_messages_of_a_killed_process_come_again(
         proxy.judge = judge
         killed = crawls.start(ADDON, spider="FeedSpider", BLOOMLOCK_URL=proxy.url, **FEED)
         assert cut.wait(PATIENCE)
-        wait_until(lambda: r.hlen("{feed}:taken") == 3, PATIENCE)
+        wait_until(lambda: r.zcard("{feed}:taken") == 3, PATIENCE)
         killed.kill()
-    assert r.hlen("{feed}:taken") == 3
+    assert r.zcard("{feed}:taken") == 3
     end_leases(r)
     done = crawls.run(ADDON, spider="FeedSpider", **FEED)
     assert done.pages == Counter(["/0", "/1", "/2"])
