@@ -41,7 +41,7 @@ class Exchange:
 
     def __init__(self, crawl: Crawl, lease: float, scheduler: Scheduler) -> None:
         self.answer = Answer("running")
-        self.is_idle = self.stays = False
+        self.is_idle = self.stays = self.is_over = False
         self._crawl = crawl
         self._lease = lease
         self._scheduler = scheduler
@@ -53,7 +53,7 @@ class Exchange:
         self._number = 0
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
-        self._is_due = self._is_hungry = self._is_asked = self._is_over = False
+        self._is_due = self._is_hungry = self._is_asked = False
         self._away_since: float | None = None
         self._look_s = SHORTEST_LOOK_S
         self._look_at = 0.0
@@ -94,7 +94,7 @@ class Exchange:
         self._running = deferred_from_coro(self._run())
 
     def stop(self) -> None:
-        self._is_over = True
+        self.is_over = True
         self._go_on()
 
     async def finish(self, collect: Callable[[], None]) -> None:
@@ -107,18 +107,19 @@ class Exchange:
             pass
 
     async def _run(self) -> None:
-        while not self._is_over:
+        while not self.is_over:
             if self._away_since is not None:
                 await self._wait(PROBE_S)
             elif not (len(self) or self._is_due):
                 renew_s = self._lease / RENEWALS_PER_LEASE
                 look_s = max(self._look_at - time.monotonic(), 0)
                 await self._wait(min(renew_s, look_s) if self._is_hungry else renew_s)
-            if (len(self) or self._is_due) and not self._is_over:
+            if (len(self) or self._is_due) and not self.is_over:
                 try:
                     await self._trip()
                 except Exception:
                     logger.exception("A step of the crawl was not carried out in order.")
+                    await self._wait(PROBE_S)
 
     async def _wait(self, seconds: float) -> None:
         self._pause = Deferred()

@@ -70,7 +70,7 @@ class Scheduler(BaseScheduler):
         # What cannot be serialized.
         self._local: deque[tuple[OpenPage, Request]] = deque()
         self._active_at = time.monotonic()
-        self._is_open = self._is_closing = self._is_lost = self._has_ended = False
+        self._is_open = self._is_lost = self._has_ended = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self | LocalScheduler:  # type: ignore[override]
@@ -171,8 +171,9 @@ class Scheduler(BaseScheduler):
 
     def close(self, reason: str) -> Deferred[None]:
         """Send what waits, put back what was not begun, and leave the crawl."""
-        self._is_closing = True
-        self._stats.stop()
+        if self._is_open:
+            self._stats.stop()
+            self.exchange.stop()
         return deferred_from_coro(self._finish(reason))
 
     # What the middlewares and spiders say.
@@ -257,7 +258,7 @@ class Scheduler(BaseScheduler):
         One that it cannot begin has no better order than in the queue.
         """
         running = self._crawler.engine
-        if self._is_closing or running is None or running.paused or running.needs_backout():
+        if running is None or running.paused or running.needs_backout():
             return 0, {}
         downloader = running.downloader
         busy = Counter(map(downloader.get_slot_key, downloader.active))
@@ -349,7 +350,7 @@ class Scheduler(BaseScheduler):
 
     def _lose(self) -> None:
         """End: the server has another crawl than this one, or none."""
-        if self._is_closing or self._has_ended:
+        if self.exchange.is_over or self._has_ended:
             return
         self._is_lost = True
         self.exchange.stop()
@@ -363,7 +364,6 @@ class Scheduler(BaseScheduler):
     async def _finish(self, reason: str) -> None:
         if not self._is_open:
             return  # `open` has failed, and said why
-        self.exchange.stop()
         if not self._is_lost:
             await self.exchange.finish(self._collect_done)
             await self._stats.look(self._crawl.shared)
