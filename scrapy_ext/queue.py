@@ -11,8 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from bloomlock.keys import escape
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -22,6 +20,7 @@ Mode = Literal["n", "a", "r", "l", "f"]
 """What becomes of a push, see scripts/crawl_exchange.lua."""
 _NO_PRIORITY = 2**31
 _PARTS = ("crawl", "queue", "hosts", "later", "taken", "workers", "steps", "failed")
+_ESCAPES = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D", "/": "%2F"})
 
 
 class Push(NamedTuple):
@@ -78,7 +77,7 @@ def is_start_request(request: Request) -> bool:
 
 def keys_of(name: str) -> list[str]:
     """Return all keys of a crawl, in the slot of its filter; see scripts/crawl_common.lua."""
-    return [f"{{{escape(name)}}}:{part}" for part in _PARTS]
+    return [f"{{{name.translate(_ESCAPES)}}}:{part}" for part in _PARTS]
 
 
 @cache
