@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import os
 import select
-import threading
 import time
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import redis
@@ -65,22 +63,6 @@ def place_of(client: Any) -> str:
 
 def own_pool(client: object) -> Source | None:
     return getattr(client, "connection_pool", None)
-
-
-def free_lock_in_forks(pool: Source | None) -> None:
-    if hasattr(pool, "_lock"):
-        _POOLS.add(pool)
-
-
-def _renew_locks() -> None:
-    # redis-py takes the lock of a pool before it notices that its process is a child of fork,
-    # where a thread of the parent may have it for ever.
-    for pool in list(_POOLS):
-        pool._lock = threading.RLock()  # noqa: SLF001 - there is no public way
-
-
-_POOLS: weakref.WeakSet[Source] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_renew_locks)
 
 
 def max_connections(source: Source, default: int) -> int:

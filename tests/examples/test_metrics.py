@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import timeit
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -143,33 +142,3 @@ def test_locks_that_are_waited_for_and_lost(metrics, reader, valkey, r):
     ]
     assert collected(reader, "lock.events") == dict.fromkeys(kinds, 1)
     assert collected(reader, "lock.seconds")["a", "timeout"] >= 0.01
-
-
-@pytest.mark.long
-def test_counting_takes_less_than_a_50th_of_an_add(metrics, valkey, r):
-    """Compares the least times of many tries: a busy machine spoils some of them."""
-
-    class Empty:
-        """Takes no time itself."""
-
-        name = "pages"
-
-        def add(self, _item):
-            return False
-
-        add_many = _run = add
-
-        def call_both(self):
-            self.add("a")
-            self._run("a")
-
-    def least_us(call, number):
-        return min(timeit.repeat(call, number=number, repeat=300)) / number * 1e6
-
-    plain, counted = Empty(), Empty()
-    metrics.count(counted)
-    with BloomFilter("pages", 10**6, client=valkey) as pages:
-        add_us = least_us(lambda: pages.add("a"), 50)
-    extra_us = least_us(counted.call_both, 2000) - least_us(plain.call_both, 2000)
-    print(f"one add {add_us:.1f} us, counting it {extra_us:.2f}")
-    assert extra_us < add_us / 50

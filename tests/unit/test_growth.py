@@ -8,16 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomlock.errors import ConfigurationError
-from bloomlock.sizing import FIRST_BIT, best_num_hashes, estimate_deviation, small_filter_rate
+from bloomlock.sizing import FIRST_BIT, estimate_deviation, small_filter_rate
 from bloomlock.slice_sizes import (
-    GROWTH,
     MAX_GROWTH,
     MAX_STRING_BITS,
     MOST_SLICES,
     Growth,
     compound_error_rate,
-    growing_slices,
-    slice_error_rate,
 )
 from bloomlock.spec import RequestedSpec
 
@@ -80,14 +77,3 @@ def test_it_holds_up_to_items_and_has_no_slice_too_many(capacity, rate, factor, 
         return
     assert found.most_items == up_to
     assert found.most_items - found.slices[-1].capacity < up_to
-
-
-def test_few_slices_are_enough_for_a_guess_that_is_64_times_too_small():
-    """Bits that `exists` reads with the least memory, as the issue computed them."""
-    read = {}
-    for factor in (2, 4):
-        hashes = best_num_hashes(slice_error_rate(1e-6, 0), "memory")
-        _, slices = growing_slices(10**6, 1e-6, hashes, 8, Growth(factor, 64 * 10**6))
-        read[factor] = sum(part.num_hashes for part in slices)
-    assert read == {2: 136, 4: 73}
-    assert GROWTH == 4

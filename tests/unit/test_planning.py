@@ -14,34 +14,26 @@ COUNTS = st.integers(1, 10**11)
 RATES = st.floats(1e-6, 0.1)
 
 
-@pytest.mark.parametrize("optimize", [None, "memory", "speed"])
-@pytest.mark.parametrize("shards", [None, 3])
-def test_a_filter_has_what_was_planned(r, optimize, shards):
-    planned = plan(200_000, 1e-4, optimize=optimize, shards=shards)
-    made = BloomFilter("x", 200_000, 1e-4, client=r, optimize=optimize, shards=shards)
-    info = made.info()
-    assert (planned.num_bits, planned.num_hashes, planned.shards) == (
-        info.num_bits,
-        info.num_hashes,
-        info.shards,
-    )
-    keys = list(r.scan_iter("*:bits"))
-    assert planned.memory_bytes == sum(map(r.strlen, keys))
-    assert {r.strlen(key) for key in keys} == {planned.shard_bytes}
-
-
-@pytest.mark.parametrize("slices", [6, 12])
-def test_a_filter_with_a_window_has_what_was_planned(r, slices):
-    shape = {"window": Window(3600, slices), "optimize": "memory"}
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"optimize": "memory"},
+        {"optimize": "speed", "shards": 3},
+        {"window": Window(3600, 6), "optimize": "memory"},
+        {"window": Window(3600, 12)},
+    ],
+    ids=str,
+)
+def test_a_filter_has_what_was_planned(r, shape):
     planned = plan(200_000, 1e-4, **shape)
     info = BloomFilter("x", 200_000, 1e-4, client=r, **shape).info()
-    assert (planned.num_bits, planned.num_hashes, planned.shards) == (
-        info.num_bits,
-        info.num_hashes,
-        info.shards,
-    )
-    assert planned.memory_bytes == sum(map(r.strlen, r.scan_iter("*:bits")))
-    assert (planned.window_s, planned.slices) == (3600, slices)
+    names = ("num_bits", "num_hashes", "shards")
+    assert [getattr(planned, name) for name in names] == [getattr(info, name) for name in names]
+    lengths = [*map(r.strlen, r.scan_iter("*:bits"))]
+    assert (planned.memory_bytes, {planned.shard_bytes}) == (sum(lengths), set(lengths))
+    window = shape.get("window")
+    expected = (window.length, window.slices) if window else (None, None)
+    assert (planned.window_s, planned.slices) == expected
 
 
 @given(COUNTS, RATES, st.floats(1e6, 1e12), st.floats(1, 1e6))

@@ -72,14 +72,6 @@ def test_the_rate_is_kept_at_capacity_and_one_bit_less_would_break_it(
         assert small_filter_rate(*fewer, seeded=False) > RATE_TOLERANCE * rate
 
 
-@given(st.integers(1, 10**9), st.floats(1e-12, 0.5))
-def test_bits_stay_within_two_percent_of_the_optimum(capacity, error_rate):
-    optimum = -capacity * math.log2(error_rate) / math.log(2)
-    needed = bits_needed(capacity, error_rate, best_num_hashes(error_rate, "memory"))
-    ideal = bits_needed(capacity, error_rate, max(1, math.ceil(-math.log2(error_rate))))
-    assert needed <= max(1.02 * optimum, ideal) + 1
-
-
 def test_textbook_numbers():
     # 9.585 bits an item at 1 % with the real-valued optimum, 9.593 with its k rounded to 7.
     assert bits_needed(1_000_000, 0.01, 7) == 9_592_955
@@ -93,33 +85,15 @@ def test_a_word_costs_what_it_says(error_rate):
     memory, balanced, speed = (best_num_hashes(error_rate, word) for word in get_args(Optimize))
     assert 1 <= speed <= balanced <= memory <= 64
     least = -(10**9) * math.log2(error_rate) / math.log(2)
+    ideal = max(1, math.ceil(-math.log2(error_rate)))
+    assert bits_needed(10**9, error_rate, memory) <= 1.02 * least or memory == ideal
     assert bits_needed(10**9, error_rate, speed) <= 3 * least or speed == 1
     products = {k: bits_needed(10**9, error_rate, k) * (k + 5) for k in range(1, 65)}
     assert products[balanced] <= 1.1 * min(products.values())
     assert all(products[k] > 1.1 * min(products.values()) for k in range(1, balanced))
 
 
-def test_given_hashes_cost_bits_and_not_the_rate():
-    for num_hashes in (1, 3, 30):
-        size = size_for(100_000, 0.001, num_hashes=num_hashes, **FEWEST)
-        assert size.num_hashes == num_hashes
-        rate = expected_error_rate(100_000, size.num_bits, num_hashes)
-        assert rate == pytest.approx(0.001, rel=1e-3)
-
-
 # -- shards --------------------------------------------------------------------------------------
-
-
-def test_large_filters_take_as_many_shards_as_they_need():
-    assert size_for(140_000_000, 1e-6, num_hashes=16, **FEWEST).shards == 1
-    size = size_for(1_000_000_000, 1e-6, num_hashes=16, **FEWEST)
-    assert size.shards == 7
-    assert FIRST_BIT + size.shard_bits <= 2**32
-    largest = size_for(600_000_000_000, 1e-6, num_hashes=16)
-    assert largest.shards <= MAX_SHARDS
-    assert largest.num_bits > 0.99 * 2**44
-    with pytest.raises(ConfigurationError, match=r"needs about 2\^45\.\d bits"):
-        size_for(1_600_000_000_000, 1e-6, num_hashes=16)
 
 
 @pytest.mark.parametrize("exponent", range(3, 11))

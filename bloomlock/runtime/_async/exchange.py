@@ -77,8 +77,6 @@ class AsyncExchange:
             self._bounds: dict[str, asyncio.Semaphore] = {}
             self._loop: asyncio.AbstractEventLoop | None = None
             self._moving: asyncio.Task[None] | None = None
-        else:
-            connections.free_lock_in_forks(pool)
 
     async def release_idle(self) -> None:
         with contextlib.suppress(IndexError):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from functools import partial
 from itertools import chain
@@ -39,6 +40,7 @@ from bloomlock.runtime._sync.exchange import Exchange
 from bloomlock.runtime.background import Background, out_of_time
 from bloomlock.runtime.clock import boot_clock, sleep
 from bloomlock.runtime.cluster import Again, Pauses, Sent
+from bloomlock.runtime.forks import LOCKS
 from bloomlock.runtime.pubsub import Listener, listen
 
 if TYPE_CHECKING:
@@ -65,6 +67,10 @@ class Driver(Exchange):
         self._members = members
         self._background = Background()
         self._listeners: list[Listener] = []
+        # redis-py takes the lock of a pool before it notices that its process is a child of
+        # fork, where a thread of the parent may have it for ever.
+        if hasattr(pool := connections.own_pool(client), "_lock"):
+            LOCKS[pool] = threading.RLock
 
     @classmethod
     def of(cls, client: Any) -> Self:

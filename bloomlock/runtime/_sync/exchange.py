@@ -71,7 +71,6 @@ class Exchange:
         # A cluster's replicas answer MOVED.
         self._asks_role = self._cluster is None
         self._was_master = False
-        connections.free_lock_in_forks(pool)
 
     def release_idle(self) -> None:
         with contextlib.suppress(IndexError):
