@@ -54,17 +54,6 @@ def make(given, url):
 
 
 @pytest.mark.usefixtures("r")
-def test_it_works_where_loops_take_turns(valkey):
-    made = AsyncBloomFilter("x", 1000, client=valkey)
-    loops = [asyncio.new_event_loop() for _ in range(2)]
-    for number in range(6):
-        assert loops[number % 2].run_until_complete(made.add(str(number))) is True
-    loops[0].run_until_complete(made.close())
-    for loop in loops:
-        loop.close()
-
-
-@pytest.mark.usefixtures("r")
 def test_two_loops_at_once_are_refused_in_one_sentence(valkey):
     """The first loop runs, and waits in another thread, when the second one asks."""
     made = AsyncBloomFilter("x", 1000, client=valkey)

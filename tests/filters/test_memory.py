@@ -55,19 +55,6 @@ def test_bits_and_answers_are_those_of_the_filter_in_redis(r, shape):
     assert all(map(np.array_equal, like.images(), local.images()))
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-def test_a_long_batch_answers_as_one_by_one(shards):
-    rng = np.random.default_rng(7)
-    items = [str(number) for number in rng.integers(0, 40_000, 3 * ITEMS_PER_CHUNK + 11)]
-    single, batch = (MemoryBloomFilter(100_000, 1e-9, shards=shards) for _ in range(2))
-    assert batch.add_many(items) == [single.add(item) for item in items]
-    updated = MemoryBloomFilter(100_000, 1e-9, shards=shards)
-    updated.update(iter(items))
-    for one, two, three in zip(single.images(), batch.images(), updated.images(), strict=True):
-        assert np.array_equal(one, two)
-        assert np.array_equal(one, three)
-
-
 def test_filters_are_merged_and_copied():
     first, second = MemoryBloomFilter(1_000, shards=2), MemoryBloomFilter(1_000, shards=2)
     first.update(["a", "b"])

@@ -10,7 +10,7 @@ import servers
 from private import PrivateServer
 
 from bloomlock import BloomFilter
-from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
+from bloomlock.errors import FilterLostError, OutcomeUnknownError
 
 pytestmark = pytest.mark.processes
 
@@ -28,25 +28,6 @@ def test_real_eviction_is_noticed():
             number += 1
         with pytest.raises(FilterLostError, match="missing"):
             made.exists("a")
-
-
-def test_a_server_out_of_memory_loses_no_answer():
-    with PrivateServer(binary=servers.require_server("valkey")) as server:
-        client = redis.Redis.from_url(server.url)
-        made = BloomFilter("x", 100_000, client=client)
-        made.add_many(["a", "b"])
-        client.config_set("maxmemory", 1)
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            made.add("c")
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            made.add_many(["c", "d"])
-        assert made.exists_many(["a", "b", "c"]) == [True, True, False]
-        before = client.dbsize()
-        with pytest.raises(ConfigurationError, match="has 0 B free"):
-            BloomFilter("y", 100_000, client=client)
-        assert client.dbsize() == before
-        client.config_set("maxmemory", 0)
-        assert made.add_many(["c", "d"]) == [True, True]
 
 
 def test_a_restarted_server_without_its_data_is_noticed():
