@@ -28,7 +28,7 @@ class BloomlockAddon:
     Set `ADDONS = {"scrapy_ext.BloomlockAddon": 500}`. The scheduler takes the place of Scrapy's and
     of that of scrapy-redis, whose queue it goes on with. A scheduler of the project's own stays;
     then only the duplicates filter is set, with a warning of what that loses. What the project sets
-    wins: a place of its own for a middleware, None to go without.
+    wins, as a place of its own for a middleware.
     """
 
     def update_settings(self, settings: BaseSettings) -> None:

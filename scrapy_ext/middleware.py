@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
     from scrapy_ext.dupefilter import BloomDupeFilter
     from scrapy_ext.scheduler import Scheduler
-
-logger = logging.getLogger("bloomlock.scrapy")
 
 MOST_OUTPUTS = 1000
 """Outputs that are read before they are checked: a round trip of about 4 ms."""
@@ -99,24 +96,19 @@ class DownloadMiddleware(_Middleware):
             self.queue.failed(request, f"{type(exception).__name__}: {exception}")
 
 
-def attach(crawler: Crawler, queue: Scheduler, *, persist: bool) -> None:
-    """Make the middlewares of a crawl work for its scheduler; with `persist` it needs both."""
+def attach(crawler: Crawler, queue: Scheduler) -> None:
+    """Make the middlewares of a crawl work for its scheduler."""
     outputs = crawler.get_spider_middleware(BatchingMiddleware)
     downloads = crawler.get_downloader_middleware(DownloadMiddleware)
-    if outputs is not None:
-        outputs.checker = queue
-    if downloads is not None:
-        downloads.queue = queue
+    # Without them a failed download would count as done, and so would a page whose requests that
+    # cannot be serialized are not.
     if outputs is None or downloads is None:
-        sentence = (
-            "scrapy_ext.Scheduler runs without scrapy_ext.BatchingMiddleware in SPIDER_MIDDLEWARES "
-            "or scrapy_ext.DownloadMiddleware in DOWNLOADER_MIDDLEWARES, so failed downloads count "
-            "as done and a page is done before its requests that cannot be serialized are; the "
-            'add-on sets both: ADDONS = {"scrapy_ext.BloomlockAddon": 500}'
+        raise ConfigurationError(
+            "scrapy_ext.Scheduler needs scrapy_ext.BatchingMiddleware in SPIDER_MIDDLEWARES and "
+            "scrapy_ext.DownloadMiddleware in DOWNLOADER_MIDDLEWARES; the add-on sets both: "
+            'ADDONS = {"scrapy_ext.BloomlockAddon": 500}'
         )
-        if persist:
-            raise ConfigurationError(f"BLOOMLOCK_PERSIST is set, and {sentence}")
-        logger.warning("%s", sentence)
+    outputs.checker = downloads.queue = queue
 
 
 class _Bell:

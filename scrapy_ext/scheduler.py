@@ -97,7 +97,7 @@ class Scheduler(BaseScheduler):
             self._settings, self._client = settings, client
             engine.check(crawler)
             check_jobdir(crawler)
-            attach(crawler, self, persist=settings.persist)
+            attach(crawler, self)
             self._pushes = PushMaker(crawler, self._pages, self._stats, use_pickle=settings.pickle)
             attributes = None if settings.is_named else attributes_of(spider)
             pace = pace_of(crawler, settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from dataclasses import dataclass, field, fields
@@ -136,10 +135,8 @@ def warn_of_unknown(settings: BaseSettings) -> None:
     """Warn of settings that look like ours and are none."""
     for key in sorted(set(settings) - set(KNOWN)):
         if key.startswith(_PREFIX):
-            # The prefix is the same in all of them.
-            near = difflib.get_close_matches(key, KNOWN, n=1, cutoff=0.85)
-            meant = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(KNOWN)}."
-            logger.warning("There is no setting %s; it has no effect. %s", key, meant)
+            known = ", ".join(KNOWN)
+            logger.warning("There is no setting %s; it has no effect. Known are %s.", key, known)
 
 
 def only_looks(crawler: Crawler) -> bool:

@@ -83,12 +83,9 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
         config = CrawlSettings.read(self.crawler)
         client = redis_client(settings, config.timeout)
         self._messages = StartMessages(client, self.redis_key, kind, config.lease)
-        # Before Scrapy 2.19 the engine does not tell its scheduler.
         middleware = self.crawler.get_spider_middleware(BatchingMiddleware)
-        found = getattr(self.crawler.engine, "scheduler", middleware and middleware.checker)
-        # Not isinstance: Scrapy's metaclass takes everything with the right methods for one.
-        if Scheduler in type(found).__mro__:
-            self._queue = cast("Scheduler", found)
+        if middleware is not None and isinstance(middleware.checker, Scheduler):
+            self._queue = middleware.checker
             self._queue.exchange.stays = True
         await self._read()
         for request in cast("tuple[Request, ...]", ()):

@@ -7,9 +7,10 @@ import os
 import re
 from binascii import unhexlify
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import redis
@@ -32,7 +33,7 @@ from .options import (
 from .output import print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from bloomlock import BloomFilter
     from scrapy_ext.crawl_state import CrawlRecord
@@ -82,14 +83,14 @@ def import_command(
         return _undo(source, name or source.removesuffix(":requests"), url)
     with ExitStack() as stack:
         path = Path(source)
-        found: RedisSet | SeenFile
-        if os.sep in source or path.exists():
-            if name is None:
-                raise Failure("NAME is missing: that of the spider")
-            found = SeenFile(path)
+        is_file = os.sep in source or path.exists()
+        if is_file and name is None:
+            raise Failure("NAME is missing: that of the spider")
+        if is_file:
+            found = seen_file(path)
         else:
-            where = connected(source_url or url, "--from")
-            found = RedisSet(*stack.enter_context(where), source)
+            where = stack.enter_context(connected(source_url or url, "--from"))
+            found = redis_set(*where, source)
         name = name or source.removesuffix(":dupefilter")
         with connected(url) as (client, _):
             prefix = _crawl_record(client, name).prepare()
@@ -98,7 +99,7 @@ def import_command(
         parameters |= {option: value for option, value in given.items() if value is not None}
         size = found.size()
         bloom = stack.enter_context(create_or_open(name, parameters, _ROOM * size, prefix=prefix))
-        read = _update(bloom, found.read())
+        read = _update(bloom, found.fingerprints)
         late = found.size() - size
     warn(f"{read} fingerprints read from {found.title}; all are in the filter")
     if late > 0:
@@ -107,7 +108,7 @@ def import_command(
     click.echo(f"BLOOMLOCK_NAME = {json.dumps(bloom.name.replace('%', '%%'))}")
     click.echo(f"BLOOMLOCK_CAPACITY = {bloom.capacity}")
     click.echo(f"BLOOMLOCK_ERROR_RATE = {bloom.error_rate}")
-    if isinstance(found, RedisSet):
+    if not is_file:
         click.echo('REQUEST_FINGERPRINTER_CLASS = "scrapy_ext.ScrapyRedisFingerprinter"')
     if key is not None:
         click.echo('BLOOMLOCK_FILTER = {"key": ...}  # the secret of the key file')
@@ -200,57 +201,49 @@ def connected(url: str | None, name: str = "--url") -> Iterator[tuple[Any, str]]
         yield client, address.url
 
 
-class RedisSet:
-    """The set of scrapy-redis, which may grow while it is read."""
+class Source(NamedTuple):
+    """Where fingerprints come from; `size` counts them, more or less."""
 
-    def __init__(self, client: Any, url: str, key: str) -> None:
-        place = hide_secret(url)
-        self.title = f"the set {key!r} at {place}"
-        self._client = client
-        self._key = os.fsencode(key)
-        kind = client.type(self._key).decode()
-        if kind == "none":
-            raise Failure(f"there is no file and no key {key!r} at {place}")
-        if kind != "set":
-            raise Failure(f"{key!r} is a {kind} in Redis, not a set as of scrapy-redis")
+    title: str
+    size: Callable[[], int]
+    fingerprints: Iterator[bytes]
 
-    def size(self) -> int:
-        return int(self._client.scard(self._key))
 
-    def read(self) -> Iterator[bytes]:
+def redis_set(client: Any, url: str, name: str) -> Source:
+    """Return the set of scrapy-redis, which may grow while it is read."""
+    place, key = hide_secret(url), os.fsencode(name)
+    title = f"the set {name!r} at {place}"
+    kind = client.type(key).decode()
+    if kind == "none":
+        raise Failure(f"there is no file and no key {name!r} at {place}")
+    if kind != "set":
+        raise Failure(f"{name!r} is a {kind} in Redis, not a set as of scrapy-redis")
+
+    def read() -> Iterator[bytes]:
         # SSCAN gives all members that are there during the whole reading.
-        for member in self._client.sscan_iter(self._key, count=_SCANNED):
+        for member in client.sscan_iter(key, count=_SCANNED):
             try:
                 yield unhexlify(member)
             except ValueError:
                 raise Failure(
-                    f"{self.title} has the member {member[:80]!r}, which is no hexadecimal "
-                    "fingerprint"
+                    f"{title} has the member {member[:80]!r}, which is no hexadecimal fingerprint"
                 ) from None
-        if not self._client.exists(self._key):
+        if not client.exists(key):
             raise Failure(
-                f"{self.title} was deleted while it was read; scrapy-redis does that where a crawl "
+                f"{title} was deleted while it was read; scrapy-redis does that where a crawl "
                 "closes without SCHEDULER_PERSIST"
             )
 
+    return Source(title, partial(client.scard, key), read())
 
-class SeenFile:
-    """A file `requests.seen`, or that of a job directory."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path / "requests.seen" if path.is_dir() else path
-        self.title = f"the file {self._path}"
-        self._data = self._path.read_bytes()
-        if not _RECORD.match(self._data):
-            raise Failure(
-                f"{self._path} is no requests.seen of Scrapy: it begins with no fingerprint"
-            )
-
-    def size(self) -> int:
-        return self._path.stat().st_size // _RECORD_BYTES
-
-    def read(self) -> Iterator[bytes]:
-        # A process that was killed leaves an incomplete record, which may run into that of the next
-        # one: a page is fetched again. Scrapy 2.19 loses all records from there on.
-        for record in _RECORD.finditer(self._data):
-            yield record[1] or unhexlify(record[2])
+def seen_file(path: Path) -> Source:
+    """Return a file `requests.seen`, or that of a job directory."""
+    path = path / "requests.seen" if path.is_dir() else path
+    data = path.read_bytes()
+    if not _RECORD.match(data):
+        raise Failure(f"{path} is no requests.seen of Scrapy: it begins with no fingerprint")
+    # A process that was killed leaves an incomplete record, which may run into that of the next
+    # one: a page is fetched again. Scrapy 2.19 loses all records from there on.
+    found = (record[1] or unhexlify(record[2]) for record in _RECORD.finditer(data))
+    return Source(f"the file {path}", lambda: path.stat().st_size // _RECORD_BYTES, found)

@@ -17,7 +17,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter as SetDupeFilter
 
 from bloomlock import BloomFilter
-from bloomlock.cli.crawls import SeenFile
+from bloomlock.cli.crawls import seen_file
 from bloomlock.cli.errors import Failure
 from scrapy_ext.crawl_state import CrawlRecord
 
@@ -129,7 +129,7 @@ def test_a_file_of_processes_that_were_killed(kinds, seed, tmp_path):
             whole += prints[: left // size]
             cuts += left % size > 0
         path.write_bytes(data)
-        found = list(SeenFile(path).read())
+        found = list(seen_file(path).fingerprints)
         # What was cut off runs into the next one.
         assert len(set(whole) - set(found)) <= cuts
         assert len(found) <= len(whole) + cuts
@@ -142,7 +142,7 @@ def test_what_is_no_file_of_fingerprints(data, tmp_path):
     path = tmp_path / "requests.seen"
     path.write_bytes(data)
     with pytest.raises(Failure, match="begins with no fingerprint"):
-        SeenFile(path)
+        seen_file(path)
 
 
 def test_what_comes_while_the_set_is_read_is_told(run, valkey, r, filled):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
 from crawling import ALONE
 
 if TYPE_CHECKING:
     from crawling import Runner, Site
 
 PERSIST = {"BLOOMLOCK_PERSIST": True}
-SCHEDULER = {"SCHEDULER": "scrapy_ext.Scheduler"}
 
 
 def test_pages_that_gave_an_item_are_fetched_by_one_crawl(crawls: Runner, site: Site) -> None:
@@ -44,15 +42,9 @@ def test_what_failed_and_is_put_back_is_fetched_once(crawls: Runner, site: Site)
     assert crawls.run(**PERSIST).pages == Counter(["/0", "/1"])
 
 
-@pytest.mark.parametrize("set_up", [ALONE, SCHEDULER], ids=["filter alone", "scheduler alone"])
-def test_it_needs_the_scheduler_and_the_middlewares(set_up: dict[str, Any], crawls: Runner) -> None:
-    result = crawls.run(set_up, **PERSIST)
-    only, without = "has an effect with scrapy_ext.Scheduler only", "is set, and scrapy_ext.Sched"
-    assert result.lines(f"BLOOMLOCK_PERSIST {only if set_up is ALONE else without}")
-    assert result.code == (set_up is SCHEDULER)
-
-
-def test_the_scheduler_alone_says_what_it_does_without(crawls: Runner, site: Site) -> None:
-    result = crawls.run(SCHEDULER)
-    assert {*result.fetched} == {*site.paths}
-    assert len(result.lines("so failed downloads count as done")) == 1
+def test_it_needs_the_scheduler_which_needs_the_middlewares(crawls: Runner) -> None:
+    line = "BLOOMLOCK_PERSIST has an effect with scrapy_ext.Scheduler only"
+    assert crawls.run(ALONE, **PERSIST).lines(line)
+    refused = crawls.run({"SCHEDULER": "scrapy_ext.Scheduler"})
+    assert refused.code == 1
+    assert refused.lines("CRITICAL: scrapy_ext.Scheduler needs scrapy_ext.BatchingMiddleware in")

@@ -66,5 +66,5 @@ def test_what_is_not_allowed(name: str, value: Any, allowed: str) -> None:
 def test_a_setting_that_there_is_not(caplog: pytest.LogCaptureFixture) -> None:
     crawler = Crawler(PageSpider, {"BLOOMLOCK_CAPACTIY": 1, "BLOOMLOCK_MARK": "processed"})
     warn_of_unknown(crawler.settings)
-    assert "no setting BLOOMLOCK_CAPACTIY; it has no effect. Did you mean" in caplog.text
+    assert "no setting BLOOMLOCK_CAPACTIY; it has no effect. Known are" in caplog.text
     assert "no setting BLOOMLOCK_MARK" in caplog.text
