@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from pathlib import Path
 
 import pytest
-from mmh3 import mmh3_x64_128_utupledigest
-from murmur import item_with_digest
 
 from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter
 from bloomlock.errors import ConfigurationError, FilterMismatchError
-from bloomlock.hashing import Hasher
-from bloomlock.sizing import FIRST_BIT
 
 SECRET = "correct horse battery staple"  # noqa: S105 - of these tests only
 OTHER = b"\x00\xff another secret \x00"
-VECTORS = json.loads(
-    Path(__file__).parents[1].joinpath("unit", "vectors_keyed.json").read_text("utf-8")
-)
 URL = "https://shop.example/the-page-to-hide"
+CRAFTED = [
+    bytes.fromhex("06667574d7031b1310b243839e4aa3d2"),
+    b"https://evil.example/?session=0x" + bytes.fromhex("f0f529265cb002e5829ba389ef1c5be5"),
+]
+"""Items with the digest of URL: each step of Murmur3 can be undone, and so the last 16 bytes of an
+item follow from the digest that it is to have."""
 SHAPES = [{}, {"shards": 3}]
 
 
@@ -28,12 +25,8 @@ SHAPES = [{}, {"shards": 3}]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("prefix", [b"", b"https://evil.example/?session=0"])
-def test_an_item_made_from_inverted_murmur3_hides_a_page_only_without_a_key(r, shape, prefix):
-    crafted = item_with_digest(
-        mmh3_x64_128_utupledigest(URL.encode(), 0), prefix.ljust(-(-len(prefix) // 16) * 16, b"x")
-    )
-    assert crafted != URL.encode()
+@pytest.mark.parametrize("crafted", CRAFTED)
+def test_an_item_made_from_inverted_murmur3_hides_a_page_only_without_a_key(r, shape, crafted):
     for key, hidden in ((None, True), (SECRET, False), (True, False)):
         shared = BloomFilter(f"x {key}", 1000, client=r, key=key, **shape)
         memory = MemoryBloomFilter(1000, key=key, **shape)
@@ -42,20 +35,6 @@ def test_an_item_made_from_inverted_murmur3_hides_a_page_only_without_a_key(r, s
             assert (URL in made) is hidden
             assert made.exists_many([URL]) == [hidden]
             assert made.add(URL) is not hidden
-
-
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["what"])
-def test_written_vectors_still_hold(vector):
-    hasher = Hasher(
-        vector["shard_bits"],
-        vector["num_hashes"],
-        vector["shards"],
-        key=bytes.fromhex(vector["key_hex"]),
-    )
-    data = bytes.fromhex(vector["item_hex"])
-    offsets = [FIRST_BIT + offset for offset in vector["offsets"]]
-    assert hasher.locate(data) == (vector["shard"], offsets)
-    assert hasher.rows([data]).tolist() == [offsets]
 
 
 @pytest.mark.parametrize("stored", [None, True, SECRET])

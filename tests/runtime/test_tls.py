@@ -11,11 +11,11 @@ import os
 import shutil
 import ssl
 import subprocess
-import threading
 from urllib.parse import urlsplit
 
 import pytest
 import redis
+from people import Loop
 from redis.backoff import NoBackoff
 from redis.connection import SSLConnection
 from redis.retry import Retry
@@ -41,34 +41,28 @@ def certificate(tmp_path_factory):
     return paths
 
 
-class Proxy:
+class Proxy(Loop):
     """Takes the encryption off what goes to a server; `accepted` counts its connections."""
 
     def __init__(self, url, certificate):
-        self._path = urlsplit(url).path
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(*certificate)
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._path, self._certificate = urlsplit(url).path, certificate
+        self._tasks = set()
         self.accepted = 0
 
     def __enter__(self):
-        self._thread.start()
-        assert self._ready.wait(60)
+        super().__enter__()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self._certificate)
+        self._server = self.run(asyncio.start_server(self._pass_on, "127.0.0.1", 0, ssl=context))
+        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    def __exit__(self, *_):
-        self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(60)
+    def __exit__(self, *error):
+        self.run(self._end())
+        super().__exit__(*error)
 
-    async def _serve(self):
-        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        self._tasks = set()
-        server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0, ssl=self._context)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._end.wait()
-        server.close()
+    async def _end(self):
+        self._server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

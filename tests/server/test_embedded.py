@@ -15,8 +15,6 @@ import servers
 from bloomlock import server
 from bloomlock.errors import ConfigurationError
 
-START = "from bloomlock.server import embedded_url; print(embedded_url(), flush=True)"
-
 
 def test_it_starts_once_and_its_data_outlive_a_stop(home, pid):
     assert server.status().running is False
@@ -36,46 +34,32 @@ def test_it_starts_once_and_its_data_outlive_a_stop(home, pid):
     assert redis.Redis.from_url(server.embedded_url()).get("seen") == b"yes"
 
 
-@pytest.mark.usefixtures("home")
-def test_outlives_the_process_that_started_it(python, pid):
-    url = python(START).stdout.strip()
-    assert redis.Redis.from_url(url).ping()
-    assert os.getsid(pid()) != os.getsid(0)
+STARTER = """
+import os, time
+from bloomlock.server import embedded_url
+before = sorted(os.listdir("/dev/fd"))
+url = embedded_url()
+assert sorted(os.listdir("/dev/fd")) == before, "no open file stays"
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print(url, flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.mark.usefixtures("home")
-def test_ctrl_c_of_the_starter_does_not_reach_it(pid):
-    code = f"import time; {START}; time.sleep(600)"
+def test_it_is_no_child_of_its_starter_and_outlives_it(pid):
     with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        [sys.executable, "-c", STARTER], stdout=subprocess.PIPE, start_new_session=True
     ) as starter:
-        assert starter.stdout is not None
         url = starter.stdout.readline().decode().strip()
         before = pid()
         os.killpg(starter.pid, signal.SIGINT)
         os.killpg(starter.pid, signal.SIGHUP)
     assert redis.Redis.from_url(url).ping()
     assert pid() == before
-
-
-@pytest.mark.usefixtures("home")
-def test_leaves_no_child_and_no_open_file_with_the_starter(python):
-    code = """
-import os
-from bloomlock.server import embedded_url
-before = sorted(os.listdir("/dev/fd"))
-embedded_url()
-assert sorted(os.listdir("/dev/fd")) == before
-try:
-    os.waitpid(-1, os.WNOHANG)
-except ChildProcessError:
-    print("no child")
-"""
-    done = python(code)
-    assert done.stdout == "no child\n", done.stderr
+    assert os.getsid(before) != os.getsid(0)
 
 
 def test_only_this_user_can_reach_it_and_nothing_is_evicted(home):
