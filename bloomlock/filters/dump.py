@@ -24,12 +24,7 @@ from bloomlock.errors import FilterLostError
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import FIRST_BYTE
 from bloomlock.slices import slices_in
-from bloomlock.strategies.base import (
-    header_command,
-    header_from_bytes,
-    plain_header,
-    start_command,
-)
+from bloomlock.strategies.base import header_command, header_from_bytes, plain_header, start_command
 from bloomlock.strategies.bitmap import merge_part
 
 from .files import SHARD_BYTES, FileReader, FileWriter, Layout, Part, refuse_other_key

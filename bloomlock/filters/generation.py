@@ -34,12 +34,7 @@ from bloomlock.sizing import (
 from bloomlock.slice_sizes import compound_error_rate
 from bloomlock.slices import Slice, SliceState, live_slices
 from bloomlock.strategies import Shard
-from bloomlock.strategies.base import (
-    header_command,
-    header_from_bytes,
-    plain_header,
-    start_command,
-)
+from bloomlock.strategies.base import header_command, header_from_bytes, plain_header, start_command
 from bloomlock.strategies.bitmap import image_bytes
 
 if TYPE_CHECKING:

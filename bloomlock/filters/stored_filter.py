@@ -13,13 +13,7 @@ from redis.exceptions import ResponseError
 
 from bloomlock.commands import Replies, encode_command
 from bloomlock.delivery import ask, deliver
-from bloomlock.descriptor import (
-    HEADER_BYTES,
-    Descriptor,
-    has_discards,
-    is_header,
-    unflagged,
-)
+from bloomlock.descriptor import HEADER_BYTES, Descriptor, has_discards, is_header, unflagged
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.parallel import in_parallel

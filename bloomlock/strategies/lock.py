@@ -19,15 +19,7 @@ import redis.exceptions
 from redis.exceptions import RedisError
 
 from bloomlock.descriptor import DISCARDED
-from bloomlock.effects import (
-    NO_LIMIT,
-    Behind,
-    ConnectionLost,
-    Core,
-    Limit,
-    Pause,
-    ThisRuntime,
-)
+from bloomlock.effects import NO_LIMIT, Behind, ConnectionLost, Core, Limit, Pause, ThisRuntime
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.hashing import pick
 from bloomlock.keys import LockKeys, discards_key, stripe_keys

@@ -7,10 +7,7 @@ from contract.needs import needs
 from flat_options import given
 
 from bloomlock import BloomFilter, LockStrategy
-from bloomlock.errors import (
-    FilterLostError,
-    LockTimeoutError,
-)
+from bloomlock.errors import FilterLostError, LockTimeoutError
 
 ITEMS = [f"item {number}" for number in range(50)]
 
