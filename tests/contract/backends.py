@@ -68,7 +68,6 @@ FILTERS = {
     "discards": Backend({"shards": 3}, discards=True),
     "memory": Backend({}, server="memory"),
     "asyncio": Backend({}, is_async=True),
-    "asyncio window": Backend(WINDOW, is_async=True),
     "cluster": Backend({"shards": 3}, server="cluster"),
     "oldest": Backend({}, server="redis62"),
     "newest": Backend({}, server="redis82"),
@@ -129,8 +128,6 @@ REFUSES: dict[str, dict[str, str | None]] = {
         "num_hashes": "num_hashes must be None.*strategy='native'",
     },
     "window": _WINDOW,
-    # (What goes wrong on the way is the same without a window.)
-    "asyncio window": {**_WINDOW, "proxy": NOT_TESTED, "union": NOT_TESTED},
     "growth": {
         **_SAME_CHANGES,
         # It may look at its fill first.

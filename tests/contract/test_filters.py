@@ -40,14 +40,9 @@ def clocked_server(tmp_path_factory):
         yield find
 
 
-OF_KINDS = {
-    "window": (WindowContract,),
-    "growth": (GrowthContract,),
-    "asyncio": (AsyncContract,),
-    "asyncio window": (AsyncContract, WindowContract),
-}
+OF_KINDS = {"window": WindowContract, "growth": GrowthContract, "asyncio": AsyncContract}
 for backend in FILTERS:
-    # One class for each: TestAtomic, TestAsyncioWindow.
-    title = f"Test{backend.title().replace(' ', '')}"
-    bases = (*OF_KINDS.get(backend, ()), FilterContract)
+    # One class for each: TestAtomic, TestLua.
+    title, more = f"Test{backend.title()}", OF_KINDS.get(backend)
+    bases = (more, FilterContract) if more else (FilterContract,)
     globals()[title] = type(title, bases, {"backend": backend, "__module__": __name__})
