@@ -15,10 +15,10 @@ MANY = 400
 
 def walk(folder, kind, seed, rounds):
     what = Counter()
-    with stopped_server("valkey", folder) as (client, stop_at, url):
+    with stopped_server("valkey", folder) as server:
         for number in range(rounds):
-            client.flushall()
-            one = Walk(client, stop_at, url, kind, f"{seed}/{number}", folder)
+            server[0].flushall()
+            one = Walk(server, kind, f"{seed}/{number}", folder)
             with naming(one):
                 one.run(STEPS)
             what += one.what

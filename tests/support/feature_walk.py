@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    Server = tuple[redis.Redis, Callable[[int], None], str]
+
 NAMES = ("alpha", "beta", "gamma")
 ITEMS = [f"item {number}" for number in range(24)]
 OBJECTS = 3
@@ -62,7 +64,6 @@ STRATEGIES = {
 MANY = ("add_many", "update", "exists_many")
 CALLS = ("add", *MANY, "discard")
 SCRIPT = "local new = {} for i = 1, #ARGV do new[i] = add(i) and 1 or 0 end return new"
-"""By kind; all but these two only where no item is discarded or claimed."""
 LOST = (FilterLostError, FilterNotFoundError)
 
 
@@ -141,24 +142,14 @@ class Walk:
     """Steps by chance, and the model of each filter by its name.
 
     Args:
-        client: Of a server whose clock stands still.
-        stop_at: Sets that clock.
-        url: Of the server.
+        server: One whose clock stands still: a client, what sets the clock, and its URL.
         kind: Of the filters.
         seed: Of all that is drawn.
         folder: For files.
     """
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        stop_at: Callable[[int], None],
-        url: str,
-        kind: str,
-        seed: str,
-        folder: Path,
-    ) -> None:
-        self.client, self._stop_at, self.url = client, stop_at, url
+    def __init__(self, server: Server, kind: str, seed: str, folder: Path) -> None:
+        self.client, self._stop_at, self.url = server
         self.kind, self.seed, self.folder = kind, seed, folder
         self.chance = random.Random(seed)
         self.now = 0
@@ -181,9 +172,7 @@ class Walk:
         return self.now // SLICE
 
     def is_there(self, model: Model, item: str) -> bool:
-        return self.is_live(model.epochs.get(item))
-
-    def is_live(self, epoch: int | None) -> bool:
+        epoch = model.epochs.get(item)
         return epoch is not None and (self.kind != "window" or epoch >= self.epoch - SLICES)
 
     def there(self, model: Model, items: Iterable[str]) -> list[bool]:
@@ -309,12 +298,8 @@ class Walk:
             return True
         self.what["lost"] += 1
         made, item = handle.made, self.chance.choice(ITEMS)
-        notice = [
-            lambda: made.exists(item),
-            lambda: made.exists_many([item]),
-            made.count,
-            made.info,
-        ]
+        notice = [made.count, made.info]
+        notice += [lambda: made.exists(item), lambda: made.exists_many([item])]
         if self.kind != "plain":
             notice += [
                 lambda: made.discard(item),
@@ -457,7 +442,6 @@ class Walk:
         self.client.flushall()
         for name in list(self.models):
             self.replace(name, None)
-        self.what["flushed"] += 1
 
     # -- claims ----------------------------------------------------------------------------------
 
