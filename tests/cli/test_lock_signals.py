@@ -43,7 +43,7 @@ def test_each_signal_reaches_the_command_once(start, name, valkey, detached):
     assert not Lock(name, valkey).locked()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_who_is_asked_to_end_ends_as_the_command_does(start, name, valkey, number):
     process = start("lock", name, "sh", "-c", "echo on; exec sleep 1000")
     assert answer(process) == b"on\n"

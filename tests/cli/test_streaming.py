@@ -23,7 +23,6 @@ FULL_PIPE = 60_000
 # A batch of so many lines is no bitmap of so large a filter. With sixteen hash functions the first,
 # of 625 lines, is eleven commands.
 LARGE = ("dedup", "--optimize", "memory", "--capacity", "10000000", "--name")
-ENDS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 @pytest.fixture
@@ -117,7 +116,7 @@ def test_non_blocking_pipes_are_waited_for(start, name, file):
 # -- signals -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_while_it_waits(start, name, marked, number):
     process = start("dedup", "--name", name)
     send(process, b"a\nunfinished")
@@ -128,7 +127,7 @@ def test_a_signal_ends_it_while_it_waits(start, name, marked, number):
     assert marked([b"a", b"unfinished"]) == {b"a"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_it_writes_loses_nothing(start, name, file, marked, number):
     process = start("dedup", "--name", name, file)
     wait_until(lambda: waits_for_its_reader(process))
