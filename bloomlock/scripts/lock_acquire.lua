@@ -6,12 +6,11 @@ local function is_available(value)
 end
 
 value = look(value)
-if is_available(value) and not has_queue or holds(value, token, is_shared) then
+if is_available(value) and not last or holds(value, token, is_shared) then
     return hold(value, token, is_shared, lease_ms)
 end
 local is_new = false
 if record then
-    local last = has_queue and call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
     -- A clock that was set back must not put a newcomer before those who wait.
     local ticket = last and math.max(now_us, last + 1) or now_us
     is_new = call('ZADD', KEYS[3], 'NX', ticket, record) == 1
@@ -47,7 +46,7 @@ if is_available(value) then
 end
 local position = -1
 if is_new then
-    position = has_queue and 1 or 0
+    position = last and 1 or 0
 elseif record then
     position = call('ZRANK', KEYS[3], record)
 end

@@ -5,9 +5,10 @@
 --       that fences of later grants exceed}
 local is_shared, lease_ms, channel, token = ARGV[1] == 'read', tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local value = call('GET', KEYS[1])
-local has_queue = call('EXISTS', KEYS[3]) == 1
+-- When the last of the queue asked; nil: nobody waits.
+local last = call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
 -- The usual case comes before the functions that it does without: making them costs as much.
-if not (is_shared or value or has_queue) then
+if not (is_shared or value or last) then
     call('SET', KEYS[1], token, 'PX', lease_ms)
     return {1, next_fence(lease_ms)}
 end

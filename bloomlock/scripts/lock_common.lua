@@ -63,9 +63,11 @@ local function hears(channel)
     return not reply or reply.err ~= nil or reply[2] ~= 0
 end
 
-local function leave(record)
+local function leave(record, is_marked)
     call('ZREM', KEYS[3], record)
-    call('ZREM', KEYS[4], record, 'deaf ' .. record)
+    if is_marked then
+        call('ZREM', KEYS[4], record, 'deaf ' .. record)
+    end
 end
 
 -- Hand the lock to who waits. Return grants by token; and whether any waiter goes before a newcomer.
@@ -86,14 +88,14 @@ local function promote(value, asker)
             start = start + 1
             is_behind = true
         elseif until_ms + 0 <= now_ms then
-            leave(record)
+            leave(record, true)
         elseif not (record == asker or marks[2] or hears(channel)) then
             -- It was reached when it last asked, and keeps its place.
             start = start + 1
         elseif value and not (is_reader and value == SHARED) then
             return granted, true
         else
-            leave(record)
+            leave(record, marks[1] or marks[2])
             local grant = hold(value, token, is_reader, tonumber(lease_ms))
             granted[token] = grant
             -- A server may forbid it; the waiter then finds its grant by looking.

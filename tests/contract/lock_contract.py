@@ -402,8 +402,8 @@ class LockContract:
         clock.advance(TTL / 3)
         wait_until(lambda: told == [lock])
         wait_until(lambda: "was lost: the thread or task that held it has ended" in caplog.text)
-        # Left to expire: the work may go on elsewhere.
-        assert world.servers[0].exists(lock.key)
+        # Left to expire: the work may go on elsewhere. A Redlock has it with any majority.
+        assert any(server.exists(lock.key) for server in world.servers)
 
     def test_extend_is_a_new_lease_from_now_on(self, world, ann, clock):
         lock = world.lock(longest_ttl=0) if world.backend.kind == "Redlock" else world.lock()
@@ -572,21 +572,6 @@ class LockContract:
         assert "lost: its key was gone when it was extended" in ann(repr, lock)
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
             pickle.dumps(lock)
-
-    def test_bad_input_is_one_sentence_and_harms_no_hold(self, world, ann):
-        lock = world.lock()
-        ann(lock.acquire)
-        for method, options, sentence in (
-            (lock.extend, {"ttl": -1}, "^ttl must be a number of seconds .* not -1"),
-            (lock.acquire, {"blocking": False, "timeout": 1}, "^timeout must be -1 if blocking is"),
-            (lock.acquire, {"timeout": 1, "blocking_timeout": 2}, "mean the same"),
-        ):
-            with pytest.raises(ConfigurationError, match=sentence):
-                ann(method, **options)
-        with pytest.raises(ConfigurationError, match="^ttl must be .* not 0"):
-            world.lock(ttl=0)
-        assert ann(lock.owned) is True
-        ann(lock.release)
 
     def test_a_closed_object_can_be_used_again(self, world, ann):
         lock = world.lock()

@@ -14,7 +14,7 @@ import redis.asyncio
 import servers
 from contract.lock_backends import TTL, Backend, World
 from lock_tools import happened, is_free, queue_of
-from people import Person
+from people import AsyncPerson, Loop, Person
 from private import PrivateServer
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.cluster import ClusterNode, RedisCluster
@@ -78,13 +78,23 @@ class Renewals(Counter):
         self[event.name] += event.kind == "renewed"
 
 
-def test_cluster(nodes, port, clock):
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+def test_cluster(nodes, port, clock, is_async):
     renewals = Renewals()
-    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)]) as client:
-        locks = [Lock(name, client, TTL, observer=renewals) for name in NAMES]
-        others, people = [Lock(name, client, TTL) for name in NAMES], [Person() for _ in NAMES]
+    with contextlib.ExitStack() as stack:
+        if is_async:
+            loop, kind = stack.enter_context(Loop()), AsyncLock
+            client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
+            stack.callback(lambda: loop.run(client.aclose()))
+            holder, *people = [AsyncPerson(loop.loop) for _ in range(1 + len(NAMES))]
+        else:
+            kind, nearest = Lock, ClusterNode("127.0.0.1", port)
+            client = stack.enter_context(RedisCluster(startup_nodes=[nearest]))
+            holder, *people = [Person() for _ in range(1 + len(NAMES))]
+        locks = [kind(name, client, TTL, observer=renewals) for name in NAMES]
+        others = [kind(name, client, TTL) for name in NAMES]
         for lock in locks:
-            lock.acquire()
+            holder(lock.acquire)
         assert all(node.keys("*:lock") for node in nodes)
         waits = [person.start(o.acquire) for person, o in zip(people, others, strict=True)]
         wait_until(lambda: waiting(nodes) == len(NAMES))
@@ -92,13 +102,15 @@ def test_cluster(nodes, port, clock):
         # Each is renewed, in whichever slot it lies.
         wait_until(lambda: len(+renewals) == len(NAMES))
         for lock in locks:
-            lock.check()
-            lock.release()
+            holder(lock.check)
+            holder(lock.release)
         for person, other, wait in zip(people, others, waits, strict=True):
             assert wait.result(TTL) is True
             person(other.release)
-            person.end()
         assert held(nodes) == waiting(nodes) == 0
+        holder(locks[0].close)
+        for person in (holder, *people):
+            person.end()
 
 
 def test_a_silent_server_of_a_cluster_holds_up_no_renewal_on_the_others(nodes, port, clock):
@@ -136,33 +148,6 @@ def test_cluster_by_the_url_of_one_server(nodes, port):
             other.close()
         lock.close()
     assert held(nodes) == waiting(nodes) == 0
-
-
-def test_cluster_asyncio(nodes, port, clock):
-    async def main():
-        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
-        renewals = Renewals()
-        locks = [AsyncLock(name, client, TTL, observer=renewals) for name in NAMES]
-        for lock in locks:
-            await lock.acquire()
-
-        async def work(name):
-            async with AsyncLock(name, client, TTL) as lock:
-                return await lock.owned()
-
-        tasks = [asyncio.create_task(work(name)) for name in NAMES]
-        await happened(lambda: waiting(nodes) == len(NAMES))
-        clock.advance(0.4 * TTL)
-        await happened(lambda: len(+renewals) == len(NAMES))
-        for lock in locks:
-            lock.check()
-            await lock.release()
-        assert await asyncio.gather(*tasks) == [True] * len(NAMES)
-        assert held(nodes) == waiting(nodes) == 0
-        await locks[0].close()
-        await client.aclose()
-
-    asyncio.run(main())
 
 
 @pytest.fixture

@@ -110,24 +110,18 @@ def test_the_errors_are_also_its_own(r):
         Lock("job", client=r).release()
 
 
-def test_asyncio(valkey, r):
+def test_asyncio(valkey):
     async def main():
         async with redis.asyncio.Redis.from_url(valkey) as client:
             lock = client.lock("job", timeout=10, blocking_timeout=0.05, lock_class=AsyncLock)
             its = client.lock(lock.key, timeout=30)
             assert await its.acquire()
             assert await lock.acquire() is False
-            assert await lock.locked()
             await its.release()
             assert await lock.acquire(blocking=True, blocking_timeout=1)
-            assert await client.get(lock.key) == lock.token.encode()
             assert await its.acquire(blocking=False) is False
-            assert await lock.extend(20) is True
             assert await lock.extend(20, replace_ttl=False) is True
-            assert 20 < lock.remaining() < 40
             assert await lock.reacquire() is True
             await lock.release()
-            with pytest.raises(RedisLockNotOwnedError):
-                await lock.release()
 
     asyncio.run(main())

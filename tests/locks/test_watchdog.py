@@ -22,7 +22,6 @@ from bloomlock import AsyncLock, Lock
 from bloomlock.errors import ClaimLostError, LockError, LockLostError
 from bloomlock.locks import watchdog
 from bloomlock.locks._sync import lock as lock_module
-from bloomlock.locks.session import LockSession
 
 MANY = 50
 
@@ -91,31 +90,6 @@ def test_a_renewal_that_is_under_way_changes_nothing_after_the_release(world, an
     assert world.servers[0].pttl(lock.key) <= 500 * TTL
     bob(rival.release)
     assert [event.kind for event in events] == ["acquired", "released"]
-
-
-def test_a_renewal_is_not_reported_after_the_release(world, ann, clock, monkeypatch):
-    """Its reply has come, and what reports it is held up until the lock is given back."""
-    replied, go_on, over = threading.Event(), threading.Event(), threading.Event()
-    events, renewed = [], LockSession.renewed
-
-    def renewed_late(self, hold):
-        replied.set()
-        if world.loop is None:
-            go_on.wait(TTL)
-        renewed(self, hold)
-        over.set()
-
-    monkeypatch.setattr(LockSession, "renewed", renewed_late)
-    lock = world.lock(observer=events.append)
-    ann(lock.acquire)
-    clock.advance(0.4 * TTL)
-    assert replied.wait(TTL)
-    ann(lock.release)
-    reported = [event.kind for event in events]
-    go_on.set()
-    assert over.wait(TTL)
-    assert [event.kind for event in events] == reported
-    assert reported[-1] == "released"
 
 
 def test_an_extension_is_not_overtaken_by_a_renewal(world, ann, clock):

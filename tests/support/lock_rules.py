@@ -218,23 +218,9 @@ def _enqueue(state: LockState, now_us: int, record: bytes, *, is_heard: bool) ->
         state.alive[deaf(record)] = until_ms
 
 
-def _is_alive(state: LockState, now_us: int, record: bytes) -> bool:
-    until_ms = state.alive.get(record, state.queue[record] // 1000 + LIVENESS_MS)
-    return until_ms > now_us // 1000
-
-
 def _is_heard(channel: bytes, hears: Hears) -> bool:
     # Who listens nowhere looks by itself, and often.
     return channel == NO_CHANNEL or hears(channel)
-
-
-def _is_reached(state: LockState, waiter: Waiter, record: bytes, hears: Hears) -> bool:
-    """Return whether a waiter learns of a grant, by the message or by looking.
-
-    One who was reached when it last asked and is not any more keeps its place; it is dead, or
-    comes back by itself.
-    """
-    return _is_heard(waiter.channel, hears) or deaf(record) in state.alive
 
 
 def _promote(
@@ -248,16 +234,20 @@ def _promote(
     is_granted = is_behind = False
     for record in state.in_order():
         waiter = read_record(record)
+        until_ms = state.alive.get(record, state.queue[record] // 1000 + LIVENESS_MS)
+        is_heard = _is_heard(waiter.channel, hears) or deaf(record) in state.alive
         if is_granted and not waiter.is_shared:
             is_behind = True
-        elif not _is_alive(state, now_us, record):
+        elif until_ms <= now_us // 1000:
             _leave(state, record)
-        elif record == asker or _is_reached(state, waiter, record, hears):
+        # Who was reached when it last asked and is not any more keeps its place.
+        elif record == asker or is_heard:
             if not _is_available(state, waiter.is_shared):
                 return True
             is_granted = True
             _leave(state, record)
-            _grant(state, now_us, waiter, announce)
+            grant = _hold(state, now_us, waiter.token, waiter.is_shared, waiter.lease_ms)
+            announce(Announcement(waiter.channel, waiter.token, grant))
             if not waiter.is_shared:
                 return True
     return is_behind
@@ -267,8 +257,3 @@ def _leave(state: LockState, record: bytes) -> None:
     state.queue.pop(record, None)
     state.alive.pop(record, None)
     state.alive.pop(deaf(record), None)
-
-
-def _grant(state: LockState, now_us: int, waiter: Waiter, announce: Announce) -> None:
-    grant = _hold(state, now_us, waiter.token, waiter.is_shared, waiter.lease_ms)
-    announce(Announcement(waiter.channel, waiter.token, grant))
