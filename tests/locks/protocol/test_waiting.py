@@ -24,9 +24,9 @@ class Waiter:
         steps = LockSteps(LockKeys.of("job"))
         self._core = Attempt(steps, asking, until, lambda: self.now).run()
 
-    def go(self):
-        """Return the step that it waits in, or None at the end."""
-        move, argument = self._core.send, None
+    def go(self, argument=None):
+        """Answer the step that it waits in; return the next one, or None at the end."""
+        move = self._core.send
         try:
             while not isinstance(step := move(argument), (NextMessage, Pause)):
                 argument = self._answer(step)
@@ -57,6 +57,15 @@ class Waiter:
 )
 def test_it_sleeps_a_slice_but_not_beyond_the_lease_of_the_holder(left_ms, position, seconds):
     assert Waiter(left_ms=left_ms, position=position).go() == NextMessage(b"waiter", seconds)
+
+
+def test_a_message_of_a_grant_that_was_over_when_it_asked_is_none():
+    """It was stopped while it was granted the lock, until another client had it."""
+    waiter = Waiter()
+    assert isinstance(waiter.go(), NextMessage)
+    assert isinstance(waiter.go(b"waiter 1"), NextMessage)
+    assert waiter.go(b"waiter 2") is None
+    assert waiter.result.fence == 2
 
 
 def test_a_server_that_is_away_is_waited_for_as_long_as_the_lease():

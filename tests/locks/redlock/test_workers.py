@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 
 import pytest
@@ -31,6 +32,22 @@ def test_every_job_is_run_once_and_a_line_keeps_its_order(workers):
     wait_until(lambda: len(free) + sum(map(len, done)) >= 5 * JOBS)
     assert done == [list(range(JOBS))] * 4
     assert sorted(free) == list(range(JOBS))
+
+
+class LateQueue(queue.SimpleQueue):
+    """Says that there is nothing at the very moment when something comes."""
+
+    def get(self, **_):
+        raise queue.Empty
+
+
+def test_a_job_given_to_a_thread_that_was_about_to_end(workers):
+    workers._jobs, workers._idle = LateQueue(), 1
+    job = list
+    workers.start(job)
+    assert workers._next() is job
+    assert workers._idle == 0
+    assert workers._next() is None
 
 
 def test_where_no_thread_can_be_started_the_caller_does_it(workers, monkeypatch):
