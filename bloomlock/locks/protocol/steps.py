@@ -40,19 +40,14 @@ def word_of(is_shared: bool) -> bytes:
 
 
 class AcquireRequest(NamedTuple):
-    """Who asks for the lock.
+    """Who asks for the lock."""
 
-    Attributes:
-        token: No other client has it; fixed before the first byte is sent. Without spaces.
-        channel: Where to announce a grant; empty: not willing to wait.
-        provisional_lease_ms: The lease of a grant that has to be announced; 0: `lease_ms`. A waiter
-            that renews keeps others waiting for no longer than this if it died in the queue.
-    """
-
-    token: bytes
+    token: bytes  # no other client has it; fixed before the first byte is sent; without spaces
     lease_ms: int
     is_shared: bool = False
-    channel: bytes = b""
+    channel: bytes = b""  # where to announce a grant; empty: not willing to wait
+    # The lease of a grant that has to be announced; 0: `lease_ms`. A waiter that renews keeps
+    # others waiting for no longer than this if it died in the queue.
     provisional_lease_ms: int = 0
 
     def listening(self, channel: bytes) -> AcquireRequest:
@@ -111,18 +106,12 @@ class Granted(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Another client has the lock.
+    """Another client has the lock."""
 
-    Attributes:
-        remaining_ms: What is left of the holder's lease; negative: it has none.
-        position: How many wait before who asked, of a newcomer only whether any does, as 1 or 0;
-            -1: not in the queue.
-        fence: Every later grant has a higher one. A grant that is announced with no higher one
-            was made before this answer, and is over: the holder had been stopped for so long.
-    """
-
-    remaining_ms: int
-    position: int
+    remaining_ms: int  # what is left of the holder's lease; negative: it has none
+    position: int  # how many wait before who asked, of a newcomer if any; -1: it does not wait
+    # Every later grant has a higher one. A grant that is announced with no higher one was made
+    # before this answer, and is over: the holder had been stopped for so long.
     fence: int
 
 
