@@ -33,7 +33,6 @@ REFUSES: dict[str, dict[str, str]] = {
         "fence": "",
         "queue": "",
         "order": "",
-        "replicas": "Redlock has no parameter 'replicas'",
         "quiet": "Redlock has no parameter 'raise_on_release_error'",
     },
 }
@@ -45,7 +44,6 @@ share      other readers may hold it at the same time
 fence      a number that rises with each grant
 queue      a grant that is pushed to the next waiter
 order      that who asks later gets it later
-replicas   replicas that acknowledge a grant
 quiet      leaving a `with` whose lock was lost without an error
 """
 

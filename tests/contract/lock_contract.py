@@ -495,16 +495,6 @@ class LockContract:
             assert ann(lambda: lock.token) is None
             world.wipe(lock)
 
-    def test_scripts_that_were_flushed_are_sent_again(self, world, ann, bob):
-        lock, rival = world.lock(), world.rival()
-        for flushed in (lock.acquire, lock.extend, lock.release):
-            for server in world.servers:
-                server.script_flush()
-            ann(flushed)
-        world.wait_until_free(lock)
-        bob(rival.acquire)
-        bob(rival.release)
-
     # -- what it tells ---------------------------------------------------------------------------
 
     def test_the_fence_rises_whatever_becomes_of_the_key(self, world, ann, bob):
@@ -546,19 +536,6 @@ class LockContract:
         assert events[2].fence is None
         assert events[2].seconds >= MOMENT
         assert not any(event.error for event in events)
-
-    def test_too_few_replicas_take_it_back(self, world, ann):
-        if (sentence := world.backend.refuses("replicas")) is not None:
-            with pytest.raises(TypeError, match=sentence):
-                world.lock(replicas=1)
-            return
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("bloomlock.locks.session.CONFIRM_SECONDS", 0.01)
-            lock = world.lock(replicas=1)
-            with pytest.raises(QuorumError, match="'job' was acknowledged by 0 of 1 replicas"):
-                ann(lock.acquire)
-        assert ann(lambda: lock.token) is None
-        assert world.is_free(lock)
 
     def test_it_says_what_it_knows_without_asking(self, world, ann):
         lock = world.lock()

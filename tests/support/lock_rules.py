@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from bloomlock.locks.protocol.steps import (
     LIVENESS_MS,
     NO_CHANNEL,
-    SHARED,
     AcquireRequest,
     Busy,
     Granted,
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     Announce = Callable[["Announcement"], None]
     Hears = Callable[[bytes], bool]
 
+SHARED = b"=read"
+"""The value of a lock that readers share; a lock with any other value excludes all."""
 NEVER_MS = 2**52
 """When a lock expires that another library took without a lease."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
+from contract.lock_backends import PARTS
 from people import AsyncPerson, Person, is_lost
 from proxy import Proxy, deliver
 from servers import wait_until
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 TTL = 600.0
 CLASSES = {"lock": "Lock", "fair": "FairLock", "reentrant": "ReentrantLock"}
 CLASSES |= {"read": "ReadWriteLock", "write": "ReadWriteLock"}
-PARTS = ("", ":holders", ":queue", ":alive")
 
 
 @dataclass(eq=False)
@@ -64,7 +64,6 @@ class Hold:
     token: str = ""
     fence: int = 0
     count: int = 1
-    wiped: bool = False
 
 
 class Walk:

@@ -31,8 +31,6 @@ LIVENESS_MS = 3 * SLICE_MS
 """A waiter that was not heard of for so long is passed over; lock_start.lua has the same number."""
 NO_CHANNEL = b"-"
 """The channel of waiters to whom nothing can be announced."""
-SHARED = b"=read"
-"""The value of a lock that readers share; a lock with any other value excludes all."""
 
 
 def word_of(is_shared: bool) -> bytes:

@@ -8,7 +8,7 @@ from collections import Counter
 import lock_rules as rules
 import pytest
 import redis
-from lock_rules import NEVER_MS, LockState
+from lock_rules import NEVER_MS, SHARED, LockState
 
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.steps import (
@@ -16,7 +16,6 @@ from bloomlock.locks.protocol.steps import (
     NO_CHANNEL,
     RELEASE,
     RENEW,
-    SHARED,
     AcquireRequest,
     Busy,
     Granted,
