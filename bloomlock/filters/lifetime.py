@@ -22,14 +22,14 @@ from redis.exceptions import ResponseError
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import generation_of
-from bloomlock.errors import ConfigurationError, FilterNotFoundError
+from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys, prepared_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 from bloomlock.strategies.base import header_command, plain_header
 
 from .generation import kind_of, new_generation
-from .placing import DROP, Changed, bytes_of
+from .placing import DROP, bytes_of
 from .state import in_one_generation
 from .stored_filter import look
 from .switch import retried, settle
@@ -52,41 +52,34 @@ _EXPIRE, _RENAME = Script("header", "expire"), Script("header", "rename")
 _ACROSS_SLOTS = re.compile("crossslot|same slot", re.IGNORECASE)
 
 
-def rename_object(state: FilterState, keys: FilterKeys) -> Core[None]:
+def rename(state: FilterState, new: FilterKeys) -> Core[None]:
+    if state.keys.name == new.name:
+        raise ConfigurationError(f"the new name must not be {new.name!r}, the one that it has")
+
+    def work(view: View) -> Core[bool | None]:
+        return retried(state.keys, partial(_rename, state.keys, new, view))
+
     try:
-        yield from in_one_generation(state, lambda view: rename(state.keys, keys, view.header))
+        yield from in_one_generation(state, work)
     finally:
         state.forget()
 
 
-def rename(old: FilterKeys, new: FilterKeys, header: int | None = None) -> Core[bool | None]:
-    """Give the filter of a generation another name; None: it is of another generation.
-
-    Without a header it is whatever is there.
-    """
-    if old.name == new.name:
-        raise ConfigurationError(f"the new name must not be {new.name!r}, the one that it has")
-
-    def step() -> Core[bool | None]:
-        found = yield from look(old)
-        if found.descriptor is not None:
-            found = yield from settle(old, found)
-        before, there = found.descriptor, (yield from look(new))
-        is_whole = before is not None and before.has_header(found.header) and found.gone is None
-        if header is None and not is_whole:
-            raise FilterNotFoundError(f"there is no filter named {old.name!r}, or not all of it")
-        if before is None or not is_whole or header not in (None, before.header):
-            return None
-        answer = b"taken"
-        if there.descriptor is None and not there.header:
-            answer = yield from _rename_keys(old, new, before)
-        if answer == b"taken":
-            raise ConfigurationError(f"name {new.name!r} is taken by another filter")
-        if answer == b"changed" and header is None:
-            raise Changed
-        return True if answer == b"done" else None
-
-    return (yield from retried(old, step))
+def _rename(old: FilterKeys, new: FilterKeys, view: View) -> Core[bool | None]:
+    """Give the filter of a generation another name; None: it is of another generation."""
+    found = yield from look(old)
+    if found.descriptor is not None:
+        found = yield from settle(old, found)
+    before, there = found.descriptor, (yield from look(new))
+    is_whole = before is not None and before.has_header(found.header) and found.gone is None
+    if before is None or not is_whole or before.header != view.header:
+        return None
+    answer = b"taken"
+    if there.descriptor is None and not there.header:
+        answer = yield from _rename_keys(old, new, before)
+    if answer == b"taken":
+        raise ConfigurationError(f"name {new.name!r} is taken by another filter")
+    return True if answer == b"done" else None
 
 
 def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.filters import lifetime, switch
+from bloomlock.filters import switch
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
 
 from .connected import async_connected
@@ -71,18 +71,3 @@ async def async_delete_filter(
     async with async_connected(client) as (_, runtime):
         deleted: bool = await runtime.run(switch.delete(keys))
         return deleted
-
-
-async def async_rename_filter(
-    name: str, new_name: str, *, client: AsyncClient = None, prefix: str = DEFAULT_PREFIX
-) -> None:
-    """Give a filter a name that is free, without attaching to it.
-
-    The arguments are as for AsyncBloomFilter, errors and cost as for its `rename`.
-
-    Raises:
-        FilterNotFoundError: If there is no filter of that name.
-    """
-    old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
-    async with async_connected(client) as (_, runtime):
-        await runtime.run(lifetime.rename(old, new))

@@ -74,7 +74,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         Cost: four round trips.
         """
         keys = FilterKeys(name, self._state.keys.prefix)
-        await self._run(lifetime.rename_object(self._state, keys))
+        await self._run(lifetime.rename(self._state, keys))
         return await self._opened(keys)
 
     async def expire(self, ttl: float | timedelta) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.filters import lifetime, switch
+from bloomlock.filters import switch
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
 
 from .connected import connected
@@ -68,18 +68,3 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
     with connected(client) as (_, runtime):
         deleted: bool = runtime.run(switch.delete(keys))
         return deleted
-
-
-def rename_filter(
-    name: str, new_name: str, *, client: Client = None, prefix: str = DEFAULT_PREFIX
-) -> None:
-    """Give a filter a name that is free, without attaching to it.
-
-    The arguments are as for BloomFilter, errors and cost as for its `rename`.
-
-    Raises:
-        FilterNotFoundError: If there is no filter of that name.
-    """
-    old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
-    with connected(client) as (_, runtime):
-        runtime.run(lifetime.rename(old, new))

@@ -71,7 +71,7 @@ class WholeFilter(ConnectedFilter):
         Cost: four round trips.
         """
         keys = FilterKeys(name, self._state.keys.prefix)
-        self._run(lifetime.rename_object(self._state, keys))
+        self._run(lifetime.rename(self._state, keys))
         return self._opened(keys)
 
     def expire(self, ttl: float | timedelta) -> None:
