@@ -26,6 +26,8 @@ MAX_SHARD_BITS = 2**32 - FIRST_BIT
 """A Redis string holds at most 512 MiB (https://redis.io/docs/latest/commands/setbit/)."""
 
 MAX_SHARDS = 2**12
+MAX_NATIVE_ITEMS = 2**30
+"""Items that one key of the server's own filter may be made for."""
 MAX_CAPACITY = 10**15
 """More than the largest shards hold at any rate."""
 
@@ -240,6 +242,26 @@ def size_for(
                 return size
             return size_for(capacity, error_rate, num_hashes=k, shards=usual, seeded=seeded)
     raise too_large(capacity, error_rate, bits_needed(capacity, error_rate, k), shards)
+
+
+def native_size_for(capacity: int, error_rate: float, shards: int | None = None) -> Size:
+    """Return the size of a filter of the server's own (BF.*) in as few keys as hold the items.
+
+    >>> native_size_for(1_000_000, 1e-6), native_size_for(2**31, 1e-6).shards
+    (Size(shard_bits=30197871, num_hashes=21, shards=1), 3)
+    """
+    # RedisBloom makes a filter that can grow for half of the error rate, because each part that it
+    # grows by is made for half the rate of the part before, and all together must keep it.
+    bits_per_item = -math.log(error_rate / 2) / math.log(2) ** 2
+    for count in range(1, MAX_SHARDS + 1) if shards is None else (shards,):
+        items = shard_capacity(capacity, count)
+        if items <= MAX_NATIVE_ITEMS:
+            hashes = math.ceil(math.log(2) * bits_per_item)
+            return Size(math.ceil(items * bits_per_item), hashes, count)
+    raise ConfigurationError(
+        f"capacity is {capacity}: with strategy='native' one shard may hold 2^30 items, and "
+        f"{shards or MAX_SHARDS} of them not as many"
+    )
 
 
 def too_large(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from . import native, sizing
+from . import sizing
 from .descriptor import (
     GENERATION_BITS,
     ORIGINS,
@@ -146,7 +146,7 @@ class RequestedSpec:
     def _sizes(self, optimize: Optimize) -> tuple[Size, tuple[Slice, ...]]:
         capacity, rate, shards = self.capacity, self.error_rate, self.shards
         if self.native:
-            return native.size_for(capacity, rate, shards), ()
+            return sizing.native_size_for(capacity, rate, shards), ()
         hashes, seeded = self._hashes(optimize), self.seeds is not None
         if self.growth is not None:
             return growing_slices(capacity, rate, hashes, shards, self.growth)

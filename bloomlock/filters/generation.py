@@ -21,7 +21,6 @@ from bloomlock.descriptor import (
     has_discards,
 )
 from bloomlock.keys import discards_key, native_key
-from bloomlock.native import EXPANSION
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import (
     FIRST_BIT,
@@ -49,6 +48,9 @@ COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
 """About 2 ms of the server's time."""
 
 COMMANDS_PER_TRIP = 8
+
+EXPANSION = 2
+"""A filter of the server's own grows by a part that holds so many times the items of the last."""
 
 
 class Counted(NamedTuple):

@@ -106,33 +106,12 @@ def test_nothing_stored_is_nothing():
     assert decode("x", [None] * len(FIELDS)) is None
 
 
-BROKEN = [
-    *({"format": value} for value in ("zero", "0", "9" * 5000)),
-    *({"capacity": value} for value in ("-3", "1001", "9" * 5000, "\u0661\u0662")),
-    *({"error_rate": value} for value in ("nan", "0.011", "1e-400")),
-    *({"shard_bits": value} for value in ("0", str(2**33), "9586")),
-    *({"num_hashes": value} for value in ("65", "7")),
-    {"shards": "5000"},
-    *({"seeds": value} for value in ("1,1,2,3,4,5", "1", "1," * 5000)),
-    *({"generation": value} for value in ("0", str(2**48))),
-    *({"state": value} for value in ("growing", "")),
-    *({"window": value} for value in ("5", "60000000/7", "/14", "x/14", "1/14", "9" * 17 + "/6")),
-]
-
-
-@pytest.mark.parametrize("changes", BROKEN, ids=lambda changes: str(changes)[:40])
-def test_a_broken_descriptor_is_refused(changes):
-    with pytest.raises(FilterMismatchError, match="'x'") as caught:
-        decode("x", described(**changes))
-    assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("missing", ["capacity", "error_rate", "shards", "generation", "state"])
-def test_a_missing_field_is_refused(missing):
-    values = described()
-    values[FIELDS.index(missing)] = None
-    with pytest.raises(FilterMismatchError):
-        decode("x", values)
+@pytest.mark.parametrize("number", ["0", str(2**48), "-1"])
+def test_a_generation_that_fits_no_header_and_a_state_that_there_is_not_are_refused(number):
+    for changes in ({"generation": number}, {"state": number}, {"origin": "9" * 5000}):
+        with pytest.raises(FilterMismatchError, match="'x'") as caught:
+            decode("x", described(**changes))
+        assert len(str(caught.value)) < 500
 
 
 def test_a_newer_format_is_refused():
@@ -157,7 +136,8 @@ def test_any_descriptor_is_read_or_refused_with_one_sentence(changes):
     except FilterMismatchError as error:
         assert len(str(error)) < 500
     else:
-        assert read is None or read.size == RequestedSpec.of(read).describe().size
+        # Each field is as a writer writes it, so nothing is read that was not written.
+        assert read is None or stored(encode(read)) == values
 
 
 @given(st.integers(1, 10**400), st.floats(0, 1), seeds, st.none() | st.integers(1, 4096))
