@@ -18,11 +18,11 @@ from explorer import (
     CANCELLED,
     LATE,
     Cores,
-    Done,
     Operation,
     contents_of,
     core_of,
     explore_living,
+    followed_by,
     is_linearizable,
     judge_once,
     put_back,
@@ -155,24 +155,28 @@ class Workers:
                 shown[key] = tuple((member, score == 1) for member, score in found)
         return tuple(shown.items())
 
-    def probe(self, world, history, fresh, name, claims):
-        """Let another worker do something, and look what it is answered."""
-        begun, answer = world.tick(), None
-        if name == "lease ends":
-            let_expire(self.client)
-        elif name == "look":
-            answer = self.look(fresh, is_new="clear" in [one.kind for one in history])
-        elif name == "exists":
-            answer = fresh.exists(ITEM)
-        elif name == "take over":
-            claims += fresh.claim_expired(1, renew=False)
-            answer = show([one._session for one in claims])
-        elif claims and name == "commit":
-            answer = fresh.commit_many([claims.pop()]) and "done"
-        elif name == "claim":
-            answer = show(fresh.claim(ITEM, renew=False)._session)
-        if answer is not None or name == "lease ends":
-            history.append(Done(begun, world.tick(), name, answer, PROBE))
+    def probe(self, names, *, is_cleared):
+        """Let another worker do some things, and return what it is answered."""
+        fresh, claims, answers = self.open(), [], []
+        for name in names:
+            answer = None
+            if name == "lease ends":
+                let_expire(self.client)
+            elif name == "look":
+                answer = self.look(fresh, is_new=is_cleared)
+            elif name == "exists":
+                answer = fresh.exists(ITEM)
+            elif name == "take over":
+                claims += fresh.claim_expired(1, renew=False)
+                answer = show([one._session for one in claims])
+            elif name == "claim":
+                answer = show(fresh.claim(ITEM, renew=False)._session)
+            elif claims:
+                answer = fresh.commit_many([claims.pop()]) and "done"
+            else:
+                continue
+            answers.append((name, answer))
+        return answers
 
     def look(self, found, *, is_new):
         counts = found.count_claims()
@@ -185,16 +189,18 @@ class Workers:
             tuple(more),
         )
 
-    def check(self, probes):
+    def check(self, names):
         """Return the judge: whatever comes after, the item can be had when a lease is over."""
 
-        def judge(world, history):
-            fresh, claims = self.open(), []
-            for name in probes:
-                self.probe(world, history, fresh, name, claims)
+        def judge(history, _, answers):
+            history = followed_by(history, answers, PROBE)
             assert is_linearizable(history, Item(), after), history
 
-        return judge_once(judge)
+        return judge_once(
+            lambda _, history: "clear" in [one.kind for one in history],
+            lambda is_cleared: self.probe(names, is_cleared=is_cleared),
+            judge,
+        )
 
 
 def show(answer):

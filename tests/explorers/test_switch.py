@@ -23,6 +23,7 @@ from explorer import (
     contents_of,
     core_of,
     explore_living,
+    followed_by,
     is_linearizable,
     judge_once,
     put_back,
@@ -184,26 +185,33 @@ class World:
         """Return the judge: the answers are those of a set, whatever comes after this state."""
         first = THERE if way.stage in ("there", "dead") else ABSENT
 
-        def judge(world, history):
-            assert all(one.answer != "FilterMismatchError" for one in history), history
+        def hint(world, history):
             # When all is over, and nothing was evicted or lost, the filter is whole, or it is gone.
-            is_over = all(one.end < math.inf and one.client >= 0 for one in [*map(known, history)])
-            on_lost = "raise" if is_over and not world.late else "recreate"
+            is_over = all(one.end < math.inf and one.client >= 0 for one in map(known, history))
+            return "raise" if is_over and not world.late else "recreate"
+
+        def probe(on_lost):
             fresh = BloomFilter("x", client=self.client, **SHAPE | {"on_lost": on_lost})
-            if way.stage == "dead":
-                # Whoever looks at the descriptor finishes that clear before anything else.
-                done = [one.end for one in history if one.kind in SWITCHES and one.answer == "done"]
-                history.append(Done(0, min([*done, world.tick()]), "clear", None))
-            for kind in ("exists", "add", "add", "exists"):
-                world.note(history, kind, lambda kind=kind: getattr(fresh, kind)(ITEM))
-            # What an add marks in a generation that it does not know is there too, until that ends.
-            history += [one._replace(kind="mark") for one in history if one.kind == "add"]
-            assert is_linearizable([*map(known, history)], first, after_in_a_set), history
+            kinds = ("exists", "add", "add", "exists")
+            answers = [(kind, getattr(fresh, kind)(ITEM)) for kind in kinds]
             assert self.client.hget(KEYS.meta, "state") == b"ready"
             lasting = [key for key in self.client.scan_iter("*{x*") if b"prepared" not in key]
             assert len(lasting) == 3, lasting
+            return answers
 
-        return judge_once(judge)
+        def judge(history, _, answers):
+            assert all(one.answer != "FilterMismatchError" for one in history), history
+            if way.stage == "dead":
+                # Whoever looks at the descriptor finishes that clear before anything else.
+                done = [one.end for one in history if one.kind in SWITCHES and one.answer == "done"]
+                end = followed_by(history, [("clear", None)])[-1].end
+                history.append(Done(0, min([*done, end]), "clear", None))
+            history = followed_by(history, answers)
+            # What an add marks in a generation that it does not know is there too, until that ends.
+            history += [one._replace(kind="mark") for one in history if one.kind == "add"]
+            assert is_linearizable([*map(known, history)], first, after_in_a_set), history
+
+        return judge_once(hint, probe, judge)
 
 
 def known(one):

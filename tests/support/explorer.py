@@ -227,22 +227,47 @@ def is_linearizable(
     return search(frozenset(range(len(history))), first)
 
 
-def judge_once(judge: Callable[[Cores, list[Done]], object]) -> Callable[[Cores], None]:
-    """Return a check that judges each state with its history once, and then puts it back."""
-    judged = set()
+def judge_once(
+    hint: Callable[[Cores, list[Done]], Hashable],
+    probe: Callable[[Any], Any],
+    judge: Callable[[list[Done], Any, Any], object],
+) -> Callable[[Cores], None]:
+    """Return a check that judges each state with its history once.
+
+    Args:
+        hint: Returns what a probe has to know of the history.
+        probe: Returns what others find who come after a state; it gets the hint. The server is put
+            back then. A state in which this is known is not probed again.
+        judge: Gets the history, the hint and what was found.
+    """
+    judged: set[Hashable] = set()
+    probed: dict[Hashable, Any] = {}
 
     def check(world: Cores) -> None:
         history = world.operations()
         if (case := (world.shown, tuple(history))) in judged:
             return
         judged.add(case)
-        judge(world, history)
-        # The moments of the judge are forgotten, so that a state is known again.
-        ends = [one.end for one in world.history if one.end < math.inf]
-        world.ticks = int(max([0, *ends, *(one.start for one in world.clients)]))
-        put_back(world.client, world.found)
+        known = hint(world, history)
+        if (world.shown, known) not in probed:
+            probed[world.shown, known] = probe(known)
+            put_back(world.client, world.found)
+        judge(history, known, probed[world.shown, known])
 
     return check
+
+
+def followed_by(
+    history: list[Done], answers: Iterable[tuple[str, Any]], client: int = EXTRA
+) -> list[Done]:
+    """Return a history and, one after the other, operations that came after it."""
+    times = [time for one in history for time in one[:2] if time < math.inf]
+    now = max(times, default=0)
+    later = (
+        Done(now + 2 * number + 1, now + 2 * number + 2, kind, answer, client)
+        for number, (kind, answer) in enumerate(answers)
+    )
+    return [*history, *later]
 
 
 # -- cores on a server ---------------------------------------------------------------------------
@@ -472,14 +497,14 @@ class Cores:
         self.taken: list[Move] = []
         self.found: Contents = ()
         self.shown: Hashable = ()
-        self.ticks = self.extras = 0
+        self._ticks = self.extras = 0
         self._faults, self._fates = faults, fates
         self.late: list[tuple[Any, list[list[bytes]]]] = []
         self._acts = dict(extra or {})
         self._left = {name: count for name, (count, _) in self._acts.items()}
-        self.clients: list[_Client] = []
+        self._clients: list[_Client] = []
         for number, program in enumerate(programs):
-            self.clients.append(_Client(self, number, program))
+            self._clients.append(_Client(self, number, program))
 
     def __str__(self) -> str:
         return "\n  ".join(map(str, self.operations()))
@@ -492,25 +517,20 @@ class Cores:
             self.close()
 
     def tick(self) -> int:
-        self.ticks += 1
-        return self.ticks
-
-    def note(self, history: list[Done], kind: str, answer: Callable[[], Any]) -> None:
-        """Let a judge do something that ends a history."""
-        begun = self.tick()
-        history.append(Done(begun, answer=answer(), end=self.tick(), kind=kind))
+        self._ticks += 1
+        return self._ticks
 
     def operations(self) -> list[Done]:
         """Return the history, with what is under way."""
         going = [
             Done(one.start, math.inf, one.operation.kind, None, number, one.extras or 0)
-            for number, one in enumerate(self.clients)
+            for number, one in enumerate(self._clients)
             if one.operation is not None
         ]
         return [*self.history, *going]
 
     def key(self) -> Hashable:
-        replies = tuple(tuple(one.replies) for one in self.clients)
+        replies = tuple(tuple(one.replies) for one in self._clients)
         left = tuple(self._left.items())
         self.found = contents_of(self.client)
         self.shown = self.show_contents(self.found)
@@ -519,10 +539,10 @@ class Cores:
 
     def is_going(self, client: int) -> bool:
         """Return whether a client has anything left to do."""
-        return self.clients[client].operation is not None
+        return self._clients[client].operation is not None
 
     def moves(self) -> list[Move]:
-        going = [number for number, one in enumerate(self.clients) if one.operation is not None]
+        going = [number for number, one in enumerate(self._clients) if one.operation is not None]
         fates = (DONE, *self._fates) if self._faults else (DONE,)
         found = [Move(number, fate) for number in going for fate in fates]
         found += [Move(EXTRA, f"{LATE} {number}") for number in range(len(self.late))]
@@ -547,10 +567,10 @@ class Cores:
             self.history.append(Done(begun, self.tick(), move.what, None))
             return
         self._faults -= move.what != DONE
-        self.clients[move.client].go_on(move.what)
+        self._clients[move.client].go_on(move.what)
 
     def close(self) -> None:
-        for one in self.clients:
+        for one in self._clients:
             one.close()
         for connection, _ in self.late:
             self._end_connection(connection)

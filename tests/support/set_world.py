@@ -17,6 +17,7 @@ from explorer import (
     Operation,
     contents_of,
     core_of,
+    followed_by,
     is_linearizable,
     judge_once,
     put_back,
@@ -36,6 +37,7 @@ ITEM, OTHER, NEVER = "item", "other", "never"
 STAGES = ("absent", "there", "discarded", "again")
 STEPS = ("", "add", "discard", "add")
 MANY = [f"one of many {number}" for number in range(14)]
+GROWN = ["more"]
 SLICES, SLICE = 6, 1000
 WINDOW = {"capacity": 300, "window": SLICES * SLICE, "slices": SLICES}
 START = 2_000_000_000 + SLICES * SLICE
@@ -44,7 +46,7 @@ ABSENT, OLD, LASTING = "absent", "old", "lasting"
 CALLS: dict[str, tuple[str, Any]] = {
     "add both": ("add_many", [ITEM, OTHER]),
     "discard some": ("discard_many", [ITEM, "no such item", ITEM]),
-    "grow": ("add_many", ["more"]),
+    "grow": ("add_many", GROWN),
 }
 """What operations call that are not named as a method."""
 _TIME = re.compile(r"\[b'20000\d{5}', b'\d+'\]")
@@ -62,6 +64,16 @@ class Way(NamedTuple):
     stage: str
     since: Sequence[str]
     programs: Sequence[Sequence[str]]
+
+
+class _Found(NamedTuple):
+    """What others find after a state: the item in the last slice of its window, and one later, what
+    an object is answered that has heard of nothing, and which other items there are.
+    """
+
+    times: list[bool]
+    answers: list[tuple[str, bool]]
+    there: set[str]
 
 
 class HandClocks:
@@ -96,9 +108,8 @@ class HandClocks:
         """Let an object have this clock; return it."""
         state = made._state
         state.clock = self
-        for part in (state.strategy, state.fill):
-            if getattr(part, "_clock", None) is not None:
-                part._clock = self
+        if state.fill._clock is not None:
+            state.fill._clock = self
         return made
 
 
@@ -218,46 +229,57 @@ class SetWorld:
         """Return the judge: the answers are those of a set, whatever comes after this state."""
         is_there = way.stage in ("there", "again")
 
-        def judge(world: Cores, history: list[Done]) -> None:
+        def hint(world: Cores, history: list[Done]) -> tuple[int, bool]:
             self.sizes.add(sum(len(value) for _, value in world.found))
-            if self._clocks.is_stopped:
-                self._check_time(history)
             kinds = [one.kind for one in history]
-            try:
-                fresh = self._create() if "delete" in kinds else self.open()
-            except FilterLostError:
+            return START + SLICE * kinds.count("turn"), "delete" in kinds
+
+        def judge(history: list[Done], _: Any, found: _Found) -> None:
+            kinds = {one.kind for one in history}
+            if self._clocks.is_stopped:
+                self._check_time(history, found)
+            history = followed_by(history, found.answers)
+            assert self.is_right(history, is_there=is_there), f"no set: {history}"
+            if not found.answers:
                 # An object that has not heard of it still must not be answered.
                 assert "evict" in kinds
-                assert self.is_right(history, is_there=is_there), f"no set: {history}"
                 return
-            for kind in ("exists", "add", "add", "exists"):
-                world.note(history, kind, lambda kind=kind: getattr(fresh, kind)(ITEM))
-            assert self.is_right(history, is_there=is_there), f"no set: {history}"
-            grown = {one.kind for one in history if one.kind == "grow" and one.answer}
-            added = [item for kind in grown for item in CALLS[kind][1]]
-            added += MANY * ("fill" in kinds)
-            others = fresh.exists_many([*self._others, *added])
-            assert all(others) or {"clear", "delete"} & {*kinds}, "another is lost"
-            assert not fresh.exists(NEVER)
+            grown = any(one.kind == "grow" and one.answer for one in history)
+            added = [*self._others, *GROWN * grown, *MANY * ("fill" in kinds)]
+            assert {*added} <= found.there or {"clear", "delete"} & kinds, "another is lost"
+            assert NEVER not in found.there
 
-        return judge_once(judge)
+        return judge_once(hint, self._probe, judge)
 
-    def _check_time(self, history: Sequence[Done]) -> None:
+    def _probe(self, hint: tuple[int, bool]) -> _Found:
+        (now, is_deleted), times = hint, []
+        for slices in (SLICES, SLICES + 1) if self._clocks.is_stopped else ():
+            self._clocks.set(now + slices * SLICE)
+            times.append(self.open().exists(ITEM))
+        self._clocks.set(now)
+        try:
+            fresh = self._create() if is_deleted else self.open()
+        except FilterLostError:
+            return _Found(times, [], set())
+        kinds = ("exists", "add", "add", "exists")
+        answers = [(kind, getattr(fresh, kind)(ITEM)) for kind in kinds]
+        others = [*self._others, *GROWN, *MANY, NEVER]
+        found = zip(others, fresh.exists_many(others), strict=True)
+        return _Found(times, answers, {item for item, is_there in found if is_there})
+
+    def _check_time(self, history: Sequence[Done], found: _Found) -> None:
         """What was added in this slice is there in the last one of its window, and not after."""
-        now, turns = self._clocks(), sum(one.kind == "turn" for one in history)
+        turns = sum(one.kind == "turn" for one in history)
         added = any(
             one.kind.startswith("add")
             and one.extras == turns
             and (one.answer or (self._refresh and one.answer is False))
             for one in history
         )
-        self._clocks.set(now + SLICES * SLICE)
-        is_there = self.open().exists(ITEM)
+        is_there, is_there_later = found.times
         if added and not {"discard", "clear"} & {one.kind for one in history}:
             assert is_there, f"forgotten too early: {history}"
-        self._clocks.set(now + (SLICES + 1) * SLICE)
-        assert not self.open().exists(ITEM), f"remembered too long: {history}"
-        self._clocks.set(now)
+        assert not is_there_later, f"remembered too long: {history}"
 
     def is_right(self, history: Sequence[Done], *, is_there: bool) -> bool:
         """Return whether a set may have given the answers, of which an old item goes at a turn."""
