@@ -151,9 +151,10 @@ class ClaimSession(Watched):
         elif self.state is ClaimState.FAILED:
             (self.attempts,) = rest
         elif self.state is ClaimState.NEW:
-            # Of one that `expired` gave another worker may have had it since it was found.
-            self.payload = Offer.of(rest[2]).payload
             self.attempts = rest[1]
+            if carried := rest[2:]:
+                # Another worker may have had it since it was found to be over.
+                self.payload = Offer.of(*carried).payload
             seconds = options.lease_ms / 1000 / RENEWALS_PER_LEASE
             self.hold = Hold(
                 token=self.token,

@@ -101,8 +101,8 @@ local steps = {}
 
 -- Claim items that are neither done nor claimed. Options: lease in ms, max_attempts, "1": only items whose
 -- claims are over. The word: what the claim carries.
--- Answers: {"new", fence, attempts, what it carries}, {"seen"}, {"busy", ms left of the other's lease,
--- what that carries}, {"failed", attempts}, {"gone"}: it was taken over or ended since.
+-- Answers: {"new", fence, attempts, if it was over: what it carries}, {"seen"}, {"busy", ms left of the
+-- other's lease, what that carries}, {"failed", attempts}, {"gone"}: it was taken over or ended since.
 function steps.take(id, token, places, carried)
     local lease_ms, max_attempts = tonumber(ARGV[4]), tonumber(ARGV[5])
     local only_expired = ARGV[6] == '1'
@@ -129,7 +129,7 @@ function steps.take(id, token, places, carried)
             found.carried = carried
             write(OPEN, id, found, token, '')
         end
-        return {'new', found.fence, found.attempts, found.carried}
+        return {'new', found.fence, found.attempts, only_expired and found.carried or nil}
     end
     if only_expired and not is_over then
         return {'gone'}
@@ -171,7 +171,7 @@ function steps.take(id, token, places, carried)
     -- The token of a claim that was not answered may be in use again.
     call('ZREM', LOST, token)
     count('claimed')
-    return {'new', made.fence, made.attempts, made.carried}
+    return {'new', made.fence, made.attempts, only_expired and made.carried or nil}
 end
 
 -- Add items and end their claims. Answers: 1, or 0 if another worker claimed the item since, or its claim

@@ -39,6 +39,8 @@ ITEM, LEASE = "item", 600
 PROBE = 9
 EVER = 4 * 10**15
 """A fence after all times, so that the next ones do not depend on the microsecond."""
+CLAIMS = {"claim": 0, "claim once": 1, "claim twice": 2}
+"""How an item is claimed: after how many attempts it is FAILED."""
 GIVEN_BACK = {
     "give back": (None, None),
     "withdraw": (None, False),
@@ -93,8 +95,8 @@ class Workers:
                 self._fences.add(fence)
 
     def _act(self, name, own, token, is_offered):
-        if name in ("claim", "claim failing"):
-            return Act("claim", own, str(own), 2 if "failing" in name else 0)
+        if name in CLAIMS:
+            return Act("claim", own, str(own), CLAIMS[name])
         if name in GIVEN_BACK:
             error, offer = GIVEN_BACK[name]
             offered = {None: AFTER_LEASE if is_offered else NEVER, True: AT_ONCE, False: NEVER}
@@ -227,6 +229,8 @@ WORLDS = [
     (ONCE, ["claim", "commit", "discard"], (), 1),
     (ONCE, ["discard"], LOST, 0),
     (ONCE, ["add", "claim", "discard", "add"], (), 1),
+    (["claim once", "commit"], ["claim", "retry"], (), 1),
+    (["claim once", "commit"], ["claim", "claim twice", "give back"], (), 1),
 ]
 
 
@@ -259,14 +263,14 @@ def test_three_workers_in_every_order(r, third):
 KINDS = {
     "plain": {},
     "shards": {"shards": 3},
-    "grows": {"capacity": 10, "on_full": "grow", "up_to": 20_000},
+    "grows": {"capacity": 1, "on_full": "grow", "up_to": 85},
     "window": {**WINDOW, "shards": 2},
 }
 AT_THE_END = (
     *("exists", "look", "lease ends", "take over", "commit"),
     *("look", "claim", "commit", "look"),
 )
-NAMES = ("claim", "claim failing", "take over", "commit", "extend", *GIVEN_BACK)
+NAMES = (*CLAIMS, "take over", "commit", "extend", *GIVEN_BACK)
 NAMES = (*NAMES * 2, *OF_THE_LISTS, *OF_THE_ITEM)
 WALKS, MANY = 60, 3000
 

@@ -178,7 +178,7 @@ class Done(NamedTuple):
     """An operation of a history.
 
     Attributes:
-        start: When it began.
+        start: When its first command was sent.
         end: When it ended; infinite: it did not, or its outcome is not known.
         kind: What it is.
         answer: What it answered; None: not known.
@@ -421,7 +421,8 @@ class _Client:
 
     def go_on(self, fate: str) -> None:
         if self.extras is None:
-            self.extras = self._world.extras
+            # What was known before its first command is of this client alone.
+            self.start, self.extras = self._world.tick(), self._world.extras
         number, unit = self._left.pop(0)
         if fate == LATE:
             rest = [each for request, each in self._left if request == number]
