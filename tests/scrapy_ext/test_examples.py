@@ -42,14 +42,10 @@ def run(
     return run
 
 
-def test_plain(run: Callable[..., Counter[str]], site: Site, r: redis.Redis) -> None:
+@pytest.mark.parametrize("example", ["plain", "cluster"])
+def test_a_site(example: str, run: Callable[..., Counter[str]], site: Site, r: redis.Redis) -> None:
     # As with Scrapy alone, a link to the start page is fetched once more.
-    assert run("plain", "site") == Counter([*site.paths, "/0"])
-    assert r.keys("*") == [b"{site}:crawl"]
-
-
-def test_cluster(run: Callable[..., Counter[str]], site: Site, r: redis.Redis) -> None:
-    assert run("cluster", "site") == Counter([*site.paths, "/0"])
+    assert run(example, "site") == Counter([*site.paths, "/0"])
     assert r.keys("*") == [b"{site}:crawl"]
 
 
