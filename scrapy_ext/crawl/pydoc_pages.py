@@ -35,7 +35,7 @@ for name in sys.argv[1:]:
     except Exception:  # as a module may raise that is not for this system
         print(name)
 """
-_LINK = re.compile(r'<a href="(?!http|#|\.)([^"#]*)[^"]*">(.*?)</a>', re.DOTALL)
+_LINK = re.compile(r'<a href="(?!https?:|#|\.)([^"#]*)[^"]*">(.*?)</a>', re.DOTALL)
 """Not to the web, not in the page itself, and not to the index."""
 
 
