@@ -13,7 +13,7 @@ import click
 
 from .crawls import connected
 from .errors import NO, SIGNALLED, Failure, warn
-from .options import example, json_option, url_option, value_option
+from .options import example, json_option, time_option, url_option, value_option
 from .output import print_json, print_table, size_text
 
 if TYPE_CHECKING:
@@ -38,13 +38,7 @@ _SILENT_S = 3.0
 @value_option(
     "--concurrency", kind=click.IntRange(1, 256), default=8, what="Pages at a time, each."
 )
-@click.option(
-    "--delay",
-    type=click.FloatRange(min=0),
-    metavar="S",
-    default=0.0,
-    help="Between two pages, of all together.  [default: by answers]",
-)
+@time_option("--delay", what="Between two pages, of all together.  [default: by answers]")
 @click.option("--watch", is_flag=True, help="Show live figures on a page of this machine.")
 @json_option
 @url_option

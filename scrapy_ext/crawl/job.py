@@ -166,7 +166,7 @@ class Job:
             "ROBOTSTXT_OBEY": is_remote and options["robots"],
             "CONCURRENT_REQUESTS": options["concurrency"],
             "CONCURRENT_REQUESTS_PER_DOMAIN": options["concurrency"],
-            "DOWNLOAD_DELAY": options["delay"],
+            "DOWNLOAD_DELAY": options["delay"] or 0.0,
             "AUTOTHROTTLE_ENABLED": is_remote,
         }
         told, log = file.with_suffix(".told"), file.with_suffix(".log")

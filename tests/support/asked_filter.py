@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from scrapy import Request, Spider
@@ -25,18 +24,17 @@ WAYS = ("one by one", "batches")
 
 
 class IdleCrawler(Crawler):
-    """A crawler whose engine runs nothing; it has what the middleware looks for."""
+    """A crawler without an engine, which has the two middlewares that the filter looks for."""
 
-    engine: Any = None
+    engine = None
+    outputs: BatchingMiddleware
+    offsite: OffsiteMiddleware
 
-    def set_engine(self) -> None:
-        middlewares = [OffsiteMiddleware(self)]  # type: ignore[arg-type]
-        outputs = [BatchingMiddleware(self)]
-        self.engine = self._engine = SimpleNamespace(
-            _slot=SimpleNamespace(closing=None),
-            downloader=SimpleNamespace(middleware=SimpleNamespace(middlewares=middlewares)),
-            scraper=SimpleNamespace(spidermw=SimpleNamespace(middlewares=outputs)),
-        )
+    def get_spider_middleware(self, _: Any) -> Any:
+        return self.outputs
+
+    def get_downloader_middleware(self, _: Any) -> Any:
+        return self.offsite
 
 
 def crawler_of(**settings: Any) -> IdleCrawler:
@@ -46,12 +44,12 @@ def crawler_of(**settings: Any) -> IdleCrawler:
     )
     crawler.stats = MemoryStatsCollector(crawler)
     crawler.crawling = True
-    crawler.set_engine()
     crawler.spider = Spider("spider")
     crawler.spider.crawler = crawler
-    for middleware in crawler.engine.downloader.middleware.middlewares:
-        # Scrapy 2.14 reads the allowed domains here; later versions do it at the first request.
-        middleware.spider_opened(crawler.spider)
+    crawler.outputs = BatchingMiddleware(crawler)
+    crawler.offsite = OffsiteMiddleware(crawler)
+    # Scrapy 2.14 reads the allowed domains here; later versions do it at the first request.
+    crawler.offsite.spider_opened(crawler.spider)
     fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
     crawler.request_fingerprinter = build_from_crawler(fingerprinter, crawler)
     return crawler
@@ -69,7 +67,7 @@ class AskedFilter:
     def __init__(self, url: str, way: str, **settings: Any) -> None:
         self.crawler = crawler_of(BLOOMLOCK_URL=url, **settings)
         self.way = way
-        (self.middleware,) = self.crawler.engine.scraper.spidermw.middlewares
+        self.middleware = self.crawler.outputs
         self.filter = BloomDupeFilter.from_crawler(self.crawler)
         self.filter.open()
         self._loop = asyncio.Runner()
