@@ -19,43 +19,18 @@ from .errors import Stopped, die, report_errors, say
 from .options import example
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    Places = Mapping[str, tuple[str, str]]
-
-GROUPS: dict[str, Places] = {
-    "filter": {
-        "ls": ("filters:ls_command", "Write the names of all filters."),
-        "top": ("top:top_command", "Watch filters fill, claims and locks."),
-        "info": ("filters:info_command", "Show a filter's parameters and fill."),
-        "plan": ("filters:plan_command", "Say what a filter would take."),
-        "create": ("filters:create_command", "Create a filter, and say what it takes."),
-        "clear": ("filters:clear_command", "Empty a filter, keeping its parameters."),
-        "delete": ("filters:delete_command", "Delete a filter, also a broken one."),
-        "copy": ("filters:copy_command", "Copy a filter to another server or name."),
-        "export": ("filters:export_command", "Write a filter to a file."),
-        "import": ("filters:import_command", "Make a filter of what export wrote."),
-    },
-    "claims": {
-        "ls": ("claims:ls_command", "Show what is claimed, and what failed."),
-        "retry": ("claims:retry_command", "Give failed items to workers again."),
-        "drop": ("claims:drop_command", "Drop failed items."),
-    },
-    "server": {
-        "status": ("server:status_command", "Say how the embedded server is."),
-        "stop": ("server:stop_command", "Stop the embedded server."),
-    },
-}
-COMMANDS: Places = {
+COMMANDS = {
     "dedup": ("items:dedup_command", "Write each line that was never seen before."),
     "add": ("items:add_command", "Add items, and write how many were new."),
     "exists": ("items:exists_command", "Say whether items were added."),
     "discard": ("items:discard_command", "Discard items: they are new again."),
-    "filter": ("", "Create filters, look at them, move and delete them."),
+    "filter": ("filters:group", "Create filters, look at them, move and delete them."),
     "lock": ("holding:lock_command", "Hold a lock while a command runs."),
     "once": ("holding:once_command", "Run a command unless it was done."),
-    "claims": ("", "Look after items that were claimed, or failed."),
-    "server": ("", "Look at the embedded server, or stop it."),
+    "claims": ("claims:group", "Look after items that were claimed, or failed."),
+    "server": ("server:group", "Look at the embedded server, or stop it."),
     "scrapy-import": ("crawls:import_command", "Make a filter of what a crawl has seen."),
     "failed": ("crawls:failed_command", "Look after requests of a crawl that failed."),
     "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
@@ -71,38 +46,23 @@ Exit status:
 """
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command when it is needed; `places` is as COMMANDS."""
-
-    def __init__(self, *args: Any, places: Places, **options: Any) -> None:
-        super().__init__(*args, **options)
-        # By these click finds what a misspelt name may have meant.
-        self.commands = {name: click.Command(name) for name in places}
-        self._places = places
+class _Commands(click.Group):
+    """Imports a command when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self._places)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        place, what = self._places.get(cmd_name, ("", ""))
-        if places := GROUPS.get(cmd_name if what and not place else ""):
-            first = example(f"bloomlock {cmd_name} {next(iter(places))} --help")
-            return LazyGroup(cmd_name, places=places, help=what, epilog=first)
-        if not place:
+        if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = place.partition(":")
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
         return cast("click.Command", found)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, what) for name, (_, what) in self._places.items()])
-
-
-class _TopGroup(LazyGroup):
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         # --help and --version stand in the usage.
-        self.format_commands(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         # Here and not in `main`, because click handles Ctrl-C and broken pipes in a way of its own.
@@ -116,8 +76,9 @@ class _TopGroup(LazyGroup):
 
 
 @click.command(
-    cls=_TopGroup,
-    places=COMMANDS,
+    cls=_Commands,
+    # By these click finds what a misspelt name may have meant.
+    commands={name: click.Command(name) for name in COMMANDS},
     options_metavar="[-h|--help|--version]",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=STATUSES + example("bloomlock dedup urls.txt more.txt > unique.txt"),

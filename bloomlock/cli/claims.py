@@ -22,15 +22,20 @@ _LONGEST = 60
 _all_option = click.option("-a", "--all", "every", is_flag=True, help="All that failed for good.")
 
 
-@click.command("ls", epilog=example("bloomlock claims ls orders --json"))
+@click.group("claims", epilog=example("bloomlock claims ls --help"))
+def group() -> None:
+    """Look after items that were claimed, or failed."""
+
+
+@group.command("ls", epilog=example("bloomlock claims ls orders --json"))
 @options.name_argument
 @options.json_option
 @options.where_options
 def ls_command(name: str, *, as_json: bool, **where: Any) -> None:
-    """Show the claims of a filter: counts, and what is open, over or failed.
+    """Show the claims of a filter, and what failed.
 
-    A claim is over when its worker has died. Claims nothing. The server reads the
-    whole bitmap for the counts, about 1 s for 10 GiB.
+    Counts, and what is open, over or failed: over when its worker has died. Claims
+    nothing. The server reads the whole bitmap for the counts, about 1 s for 10 GiB.
     """
     with options.open_as_it_is(name, **where) as bloom:
         counts = asdict(bloom.info().claims)
@@ -49,7 +54,7 @@ def ls_command(name: str, *, as_json: bool, **where: Any) -> None:
         print_table(map(_cells, rows), head)
 
 
-@click.command("retry", epilog=example("bloomlock claims retry orders --all"))
+@group.command("retry", epilog=example("bloomlock claims retry orders --all"))
 @options.name_argument
 @options.items_argument
 @_all_option
@@ -64,16 +69,16 @@ def retry_command(name: str, items: tuple[str, ...], *, every: bool, **where: An
     return _settle("retry_failed", "retried", items, every, name, **where)
 
 
-@click.command("drop", epilog=example("bloomlock claims drop orders order-17"))
+@group.command("drop", epilog=example("bloomlock claims drop orders order-17"))
 @options.name_argument
 @options.items_argument
 @_all_option
 @options.where_options
 def drop_command(name: str, items: tuple[str, ...], *, every: bool, **where: Any) -> int:
-    """Drop items that failed, or whose workers died; the next claim gets them as new.
+    """Drop items that failed, or whose workers died.
 
-    To have an item never worked on again, `bloomlock add` it. What a worker has is
-    left to it.
+    The next claim gets them as new. To have an item never worked on again,
+    `bloomlock add` it. What a worker has is left to it.
 
     Exit status: 0 if all are, 1 if one had not failed, 2 after an error.
     """

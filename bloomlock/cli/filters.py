@@ -16,6 +16,7 @@ from .errors import NO, Failure
 from .lines import STDIN, noted_signals
 from .options import example
 from .output import print_fields, print_json, shown, size_text
+from .top import top_command
 
 _GIB = 2**30
 _POSITIVE = click.FloatRange(0, min_open=True, max=float("inf"), max_open=True)
@@ -26,18 +27,26 @@ _replace_option = click.option(
 )
 
 
-@click.command("ls", epilog=example("bloomlock filter ls | grep ^test-"))
+@click.group("filter", epilog=example("bloomlock filter ls --help"))
+def group() -> None:
+    """Create filters, look at them, move and delete them."""
+
+
+group.add_command(top_command)
+
+
+@group.command("ls", epilog=example("bloomlock filter ls | grep ^test-"))
 @options.url_option
 def ls_command(*, url: str | None) -> None:
-    """Write the names of all filters, one a line; `filter top` shows more of each.
+    """Write the names of all filters, one a line.
 
-    The server looks at all its keys.
+    `filter top` shows more of each. The server looks at all its keys.
     """
     for name in bloomlock.catalog.list_filters(client=url):
         click.echo(shown(name))
 
 
-@click.command("info", epilog=example("bloomlock filter info urls --json | jq .fill_ratio"))
+@group.command("info", epilog=example("bloomlock filter info urls --json | jq .fill_ratio"))
 @options.name_argument
 @options.json_option
 @options.where_options
@@ -55,7 +64,7 @@ def info_command(name: str, *, as_json: bool, **where: Any) -> None:
     print_fields(fields)
 
 
-@click.command(
+@group.command(
     "plan", epilog=example("bloomlock filter plan 41e9 --rate 111200 --server-memory 64")
 )
 @click.argument("items", type=options.count)
@@ -92,7 +101,7 @@ def plan_command(
     (print_json if as_json else print_fields)(fields)
 
 
-@click.command("create", epilog=example("bloomlock filter create urls --capacity 50e6 --window 7d"))
+@group.command("create", epilog=example("bloomlock filter create urls --capacity 50e6 --window 7d"))
 @options.name_argument
 @options.creation_options
 def create_command(name: str, **given: Any) -> None:
@@ -108,7 +117,7 @@ def create_command(name: str, **given: Any) -> None:
         )
 
 
-@click.command("clear", epilog=example("bloomlock filter clear urls"))
+@group.command("clear", epilog=example("bloomlock filter clear urls"))
 @options.name_argument
 @_yes_option
 @options.where_options
@@ -122,7 +131,7 @@ def clear_command(name: str, *, yes: bool, **where: Any) -> None:
         bloom.clear()
 
 
-@click.command("delete", epilog=example("bloomlock filter delete urls"))
+@group.command("delete", epilog=example("bloomlock filter delete urls"))
 @options.name_argument
 @_yes_option
 @options.url_option
@@ -145,7 +154,7 @@ def _confirm(verb: str, name: str, *, yes: bool) -> None:
         raise click.exceptions.Exit(NO)
 
 
-@click.command("copy", epilog=example("bloomlock filter copy urls --to redis://new:6379/0"))
+@group.command("copy", epilog=example("bloomlock filter copy urls --to redis://new:6379/0"))
 @options.name_argument
 @click.argument("new_name", metavar="[NEW]", required=False)
 @click.option("--to", "target", metavar="URL", help="Another server.  [default: the same]")
@@ -164,7 +173,7 @@ def copy_command(
         bloom.copy_to(*to, replace=replace, progress=check).close()
 
 
-@click.command("export", epilog=example("bloomlock filter export urls - | zstd > urls.zst"))
+@group.command("export", epilog=example("bloomlock filter export urls - | zstd > urls.zst"))
 @options.name_argument
 @_file_argument
 @click.option("-f", "--force", is_flag=True, help="Replace a FILE that is there.")
@@ -184,7 +193,7 @@ def export_command(name: str, file: str, *, force: bool, **where: Any) -> None:
         bloom.export_file(sys.stdout.buffer if file == STDIN else file, progress=check)
 
 
-@click.command("import", epilog=example("zstd -dc urls.zst | bloomlock filter import urls -"))
+@group.command("import", epilog=example("zstd -dc urls.zst | bloomlock filter import urls -"))
 @options.name_argument
 @_file_argument
 @_replace_option
@@ -192,10 +201,11 @@ def export_command(name: str, file: str, *, force: bool, **where: Any) -> None:
 def import_command(
     name: str, file: str, *, url: str | None, key: bytes | None, replace: bool
 ) -> None:
-    """Make a filter NAME of what `export` wrote to FILE; "-" is standard input.
+    """Make a filter NAME of what `export` wrote to FILE.
 
-    Its checksums are compared. NAME is there when all of FILE is; until then other
-    clients are refused it, or use the filter that is replaced.
+    "-" is standard input. Its checksums are compared. NAME is there when all of
+    FILE is; until then other clients are refused it, or use the filter that is
+    replaced.
     """
     source: Any = sys.stdin.buffer if file == STDIN else file
     with noted_signals() as check:

@@ -13,7 +13,12 @@ from .options import example, time_option
 from .output import size_text
 
 
-@click.command("status", epilog=example("bloomlock server status"))
+@click.group("server", epilog=example("bloomlock server status --help"))
+def group() -> None:
+    """Look at the embedded server, or stop it."""
+
+
+@group.command("status", epilog=example("bloomlock server status"))
 def status_command() -> int:
     """Say how the embedded server of this user is.
 
@@ -36,7 +41,7 @@ def status_command() -> int:
     return 0
 
 
-@click.command("stop", epilog=example("bloomlock server stop"))
+@group.command("stop", epilog=example("bloomlock server stop"))
 @time_option("--timeout", default=10.0, what="After which it is ended by force.")
 def stop_command(timeout: float) -> None:
     """Stop the embedded server; its data stay on disk. The next use starts it."""

@@ -18,7 +18,7 @@ from typing import NoReturn
 from fork_end import run_to_end
 
 import bloomlock
-from bloomlock.cli import COMMANDS, GROUPS, main
+from bloomlock.cli import COMMANDS, main
 
 
 def serve(control: socket.socket) -> None:
@@ -50,8 +50,7 @@ def become(files: list[int], arguments: list[str], environment: dict[str, str]) 
 
 
 if __name__ == "__main__":
-    places = [place for group in (COMMANDS, *GROUPS.values()) for place, _ in group.values()]
-    for place in filter(None, places):
+    for place, _ in COMMANDS.values():
         importlib.import_module(f"bloomlock.cli.{place.partition(':')[0]}")
     # The commands import what they use when they are at work.
     for name in bloomlock.__all__:
