@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import lock_model as model
 import pytest
 from explorer import explore
-from lock_model import FINISHED, LEASE_MS, Budget, Client, Kind, World
-from lock_moves import moves
+from lock_model import FINISHED, LEASE_MS, Budget, Client, Kind, World, moves
 
 from bloomlock.locks.protocol.steps import LIVENESS_MS, SLICE_MS, Granted
 

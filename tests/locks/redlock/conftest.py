@@ -18,12 +18,6 @@ def _three() -> Iterator[Several]:
         yield Several(stack, 3)
 
 
-@pytest.fixture(scope="package")
-def _five() -> Iterator[Several]:
-    with contextlib.ExitStack() as stack:
-        yield Several(stack, 5)
-
-
 @pytest.fixture(autouse=True)
 def _pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bloomlock.locks.redlock.PAUSES", (0.001, 0.02))
@@ -35,11 +29,3 @@ def three(_three: Several) -> Iterator[Several]:
     _three.renew()
     yield _three
     _three.resume()
-
-
-@pytest.fixture
-def five(_five: Several) -> Iterator[Several]:
-    """Five of them."""
-    _five.renew()
-    yield _five
-    _five.resume()
