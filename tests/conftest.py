@@ -202,7 +202,6 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def all_servers() -> Iterator[servers.Running]:
-    """The servers of all tests."""
     with contextlib.ExitStack() as stack:
         yield servers.Running(stack)
 
@@ -216,7 +215,6 @@ def has_bloom(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def valkey(all_servers: servers.Running, has_bloom: bool) -> str:
-    """URL of the Valkey that bloomlock embeds."""
     return all_servers.url("valkey", bloom=has_bloom)
 
 
@@ -224,13 +222,11 @@ def valkey(all_servers: servers.Running, has_bloom: bool) -> str:
 def server_url(
     request: pytest.FixtureRequest, all_servers: servers.Running, has_bloom: bool
 ) -> str:
-    """URL of a server of each kind."""
     return all_servers.url(request.param, bloom=has_bloom)
 
 
 @pytest.fixture
 def r(valkey: str) -> Iterator[redis.Redis]:
-    """A client of that Valkey, emptied."""
     with redis.Redis.from_url(valkey) as made:
         made.flushall()
         yield made
@@ -238,7 +234,6 @@ def r(valkey: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def client(server_url: str) -> Iterator[redis.Redis]:
-    """A client of an empty server of each kind."""
     with redis.Redis.from_url(server_url) as made:
         made.flushall()
         yield made

@@ -1,1 +1,1 @@
-"""The only place that touches a client: one module for threads, one for asyncio."""
+"""The only place that touches a client: written for asyncio in `_async`, and made for threads."""

@@ -181,7 +181,6 @@ async def make_all(kind, client, failure):
 
 
 async def make_claims(made):
-    """Return a claim for each of its operations."""
     names = [name for name, _ in operations(await result_of(made.claim("first")))]
     return {name: await result_of(made.claim(name)) for name in names}
 

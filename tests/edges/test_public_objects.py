@@ -27,7 +27,6 @@ REFUSED = "^client must be a redis-py client or a URL"
 
 @pytest.fixture
 def objects(r, valkey):
-    """One of each public class, by its name."""
     seen = BloomFilter("x", 100, client=r)
     seen.claim("failed", max_attempts=1).abandon("why")
 

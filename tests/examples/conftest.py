@@ -42,7 +42,6 @@ class Started:
         return self._output.read_text()
 
     def finish(self):
-        """Wait for its end and return what it has printed."""
         assert self.process.wait(PATIENCE) == 0, self.printed
         return self.printed
 

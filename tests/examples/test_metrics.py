@@ -40,7 +40,6 @@ def reader(opentelemetry):
 
 
 def collected(reader, name):
-    """Return the values of a metric by its labels."""
     data = reader.get_metrics_data()
     return {
         tuple(point.attributes.values()): point.value

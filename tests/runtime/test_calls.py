@@ -20,7 +20,6 @@ def call(function, *args):
 
 
 def set_while(step, begun=None):
-    """Set a key for the time of a step."""
     yield from ask("key", encode_command("SET", "key", "begun"))
     if begun is not None:
         begun.set()
@@ -47,23 +46,14 @@ both = pytest.mark.parametrize("run", ["threads", "asyncio"], indirect=True)
 
 
 @both
-def test_a_call_is_answered_by_what_the_function_returns(run):
+def test_a_call_is_answered_in_the_core_by_what_the_function_returns_or_raises(run, r):
     assert run(call(divmod, 7, 2)) == (3, 1)
-
-
-@both
-def test_what_a_function_raises_is_raised_in_the_core(run, r):
     with pytest.raises(ZeroDivisionError):
         run(set_while(Call(divmod, (7, 0))))
     assert not r.exists("key")
-
-
-def test_asyncio_calls_in_another_thread(valkey):
-    async def main():
-        async with redis.asyncio.Redis.from_url(valkey) as client:
-            return await AsyncDriver.of(client).run(call(threading.current_thread))
-
-    assert asyncio.run(main()) is not threading.main_thread()
+    # The loop goes on in the meantime.
+    is_here = run(call(threading.current_thread)) is threading.main_thread()
+    assert is_here is (run.__name__ != "run_in_task")
 
 
 def test_a_core_takes_back_what_it_began_when_it_is_interrupted(r):

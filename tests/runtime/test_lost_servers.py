@@ -46,7 +46,6 @@ def endpoint():
 
 @pytest.fixture
 def make():
-    """Make a filter of a backend of the contracts."""
     with contextlib.ExitStack() as stack:
         yield lambda backend, url, **more: Place(FILTERS[backend], url, stack).make(**more)
 

@@ -50,8 +50,6 @@ def _view(node):
 
 
 class Moves:
-    """Moves slots of some names, one at a time."""
-
     def __init__(self, nodes, names, chance, *, half):
         slots = {*map(slot_of, names), *slots_of(*names)}
         self.mover = SlotMover(nodes, sorted(slots), chance.randrange(2**32))
@@ -225,7 +223,6 @@ def test_slots_move_between_the_requests_of_asyncio(nodes, cluster, half, seed):
 
 @pytest.fixture
 def short(monkeypatch):
-    """Let a slot that moves be given up soon."""
     monkeypatch.setattr("bloomlock.runtime.cluster.MOVING_SECONDS", SHORT)
 
 

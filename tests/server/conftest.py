@@ -70,8 +70,6 @@ def end_by_force() -> None:
 
 @pytest.fixture
 def pid() -> Callable[[], int]:
-    """The process id of the running embedded server."""
-
     def ask() -> int:
         state = server.status()
         assert state.pid is not None
@@ -82,8 +80,6 @@ def pid() -> Callable[[], int]:
 
 @pytest.fixture
 def python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run Python code in a process of its own."""
-
     def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", code, *arguments],

@@ -19,7 +19,6 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 
 @pytest.fixture
 def foreign(base, use_home):
-    """A data directory of somebody else."""
     if os.geteuid() != 0:
         return use_home(Path("/usr"))
     path = base / "foreign"

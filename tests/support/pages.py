@@ -66,7 +66,6 @@ def _compare(value: object, expected: object, line: str) -> None:
 
 
 def run_python(code: str, names: dict[str, Any], runner: asyncio.Runner, url: str) -> int:
-    """Run a block, `await` included; return how many of its lines were compared."""
     shown = _Compare(code)
     tree = ast.fix_missing_locations(shown.visit(ast.parse(code.replace(URL, url))))
     compiled = compile(tree, "page", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

@@ -21,7 +21,6 @@ LONG = 300.0
 
 
 def is_lost(lock: Any) -> bool:
-    """Return whether the hold of who calls this is known to be lost."""
     return bool(lock.lost.is_set())
 
 
@@ -38,21 +37,17 @@ class Person:
         return self.start(function, *args, **options).result(LONG)
 
     def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
-        """Call a function there and return at once."""
         future: Future[Any] = Future()
         self._given.put((lambda: function(*args, **options), future))
         return future
 
     def enter(self, lock: Any) -> Any:
-        """Enter a `with`."""
         return self(lock.__enter__)
 
     def leave(self, lock: Any, error: BaseException | None = None) -> Any:
-        """Leave it, as its body ended."""
         return self(lock.__exit__, type(error) if error else None, error, None)
 
     def end(self) -> None:
-        """Let the thread end."""
         self._given.put(None)
         self._thread.join(LONG)
 
@@ -123,5 +118,4 @@ class Loop:
         self.loop.close()
 
     def run(self, work: Any) -> Any:
-        """Carry out a coroutine there."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(LONG)

@@ -122,7 +122,6 @@ class PrivateServer:
         self.start()
 
     def close(self) -> None:
-        """Kill the server and remove its directory; can be repeated."""
         if self._owner == os.getpid():  # a fork must not end the server of its parent
             atexit.unregister(self.close)
             self.kill()

@@ -33,7 +33,6 @@ LINGER = 1.0
 
 
 def deliver(_name: str, _number: int) -> Verdict:
-    """Lose nothing."""
     return "pass"
 
 
@@ -92,7 +91,6 @@ class Proxy:
         return sum(self.cuts.values())
 
     def client(self, retries: int = 0) -> redis.Redis:
-        """Return a client that repeats a command `retries` times by itself."""
         return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), retries))
 
     def cut(self, count: int) -> None:
@@ -194,7 +192,6 @@ class _Connection:
                     return
 
     def _exchange(self, command: list[bytes]) -> bool:
-        """Carry a command there and its reply back; return whether the connection lives on."""
         proxy = self._proxy
         with proxy.lock:
             proxy.under_way += 1

