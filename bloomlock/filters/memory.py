@@ -212,7 +212,7 @@ class MemoryBloomFilter(Parameters):
             check_same_bits(self._descriptor, items._descriptor)  # noqa: SLF001 - our own class
             if self._refuses():
                 raise self._full()
-            self._bits.combine(items._bits, both=False)  # noqa: SLF001 - our own class
+            self._bits.engine.combine(items._bits.engine, False)  # noqa: SLF001 - our own class
             self._look()
             return
         added = 0
@@ -241,7 +241,7 @@ class MemoryBloomFilter(Parameters):
     def intersection_update(self, other: MemoryBloomFilter) -> None:
         """Keep what another filter holds as well; raise ConfigurationError if it has other bits."""
         check_same_bits(self._descriptor, other._descriptor)
-        self._bits.combine(other._bits, both=True)
+        self._bits.engine.combine(other._bits.engine, True)
         self._begin(refuse=self._fill.refuse)
 
     def __iand__(self, other: MemoryBloomFilter) -> Self:
@@ -266,7 +266,7 @@ class MemoryBloomFilter(Parameters):
 
     def clear(self) -> None:
         """Remove everything."""
-        self._bits.clear()
+        self._bits.engine.clear()
         self._begin(refuse=self._fill.refuse)
 
     def count(self) -> int:

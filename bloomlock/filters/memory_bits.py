@@ -138,12 +138,6 @@ class MemoryBits:
             answers = step(encode_items(items, first))
         return cast("list[bool]", answers)
 
-    def combine(self, other: MemoryBits, *, both: bool) -> None:
-        self.engine.combine(other.engine, both)
-
-    def clear(self) -> None:
-        self.engine.clear()
-
     def count(self, shard: int | None = None, start: int = 0, length: int | None = None) -> int:
         if shard is None:
             return sum(self.count(number) for number in range(len(self._cells)))

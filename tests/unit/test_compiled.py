@@ -166,10 +166,10 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
             assert getattr(one, name)(items) == getattr(two, name)(items)
         assert all(map(np.array_equal, one.images, two.images))
     other = MemoryBits(descriptor)
-    other.combine(one, both=False)
+    other.engine.combine(one.engine, False)
     assert all(map(np.array_equal, other.images, two.images))
     other.images[0][24:] &= 0x5A
-    one.combine(other, both=True)
+    one.engine.combine(other.engine, True)
     two.engine.combine(PythonBits(descriptor.hasher(), other.images), True)
     assert all(map(np.array_equal, one.images, two.images))
     assert np.array_equal(one.images[0], other.images[0])
