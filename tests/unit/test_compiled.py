@@ -173,7 +173,7 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
     two.engine.combine(PythonBits(descriptor.hasher(), other.images), True)
     assert all(map(np.array_equal, one.images, two.images))
     assert np.array_equal(one.images[0], other.images[0])
-    one.clear()
+    one.engine.clear()
     assert not any(image.any() for image in one.images)
 
 
