@@ -26,8 +26,8 @@ end
 
 local slices, number, dead
 if step == 'take' or step == 'commit' then
-    slices, number = open_slices(SHARD, ARGV[2], step == 'commit')
-    dead = not has_set and {} or slices and read_tombstones(slices, TOMBSTONES, header, ids)
+    slices, number = open_slices(SHARD, ARGV[2], has_set, step == 'commit')
+    dead = slices and read_tombstones(slices, TOMBSTONES, header, ids)
     if not slices or not dead then
         return slices and {'lost'} or {'grown', number}
     end

@@ -11,8 +11,5 @@ end
 if header ~= ARGV[1] or redis.call('STRLEN', KEYS[1]) < tonumber(ARGV[3]) then
   return 0
 end
-if has_set then
-  exchange_sentinel(KEYS[2], ARGV[1], ARGV[2])
-end
-redis.call('SETRANGE', KEYS[1], 0, flagged(ARGV[2], has_set))
+change_header(KEYS[1], KEYS[2], ARGV[1], ARGV[2], has_set)
 return 1

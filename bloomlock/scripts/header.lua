@@ -29,14 +29,14 @@ local function expire_with(shard, ...)
   end
 end
 
--- Give a set of tombstones the sentinel of another generation. One that was evicted is not made anew:
--- it would look as if nothing had been discarded.
-local function exchange_sentinel(set, before, after)
-  if redis.call('TYPE', set).ok == 'zset' then
-    if redis.call('ZREM', set, before) == 1 then
-      redis.call('ZADD', set, '+inf', after)
-    end
-  elseif redis.call('SREM', set, before) == 1 then
+-- Give a shard the header of another generation, and its set of tombstones the sentinel. A set that was
+-- evicted is not made anew: it would look as if nothing had been discarded.
+local function change_header(key, set, before, after, has_set)
+  local is_sorted = has_set and redis.call('TYPE', set).ok == 'zset'
+  if is_sorted and redis.call('ZREM', set, before) == 1 then
+    redis.call('ZADD', set, '+inf', after)
+  elseif has_set and not is_sorted and redis.call('SREM', set, before) == 1 then
     redis.call('SADD', set, after)
   end
+  redis.call('SETRANGE', key, 0, flagged(after, has_set))
 end

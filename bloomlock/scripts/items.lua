@@ -15,19 +15,17 @@ local header, has_set, found = read_header(key)
 if header ~= ARGV[1] or (has_set and not ARGV[5]) then
     return {found}
 end
-local slices, count = open_slices(key, ARGV[3], op == 'a' or op == 'r')
+local slices, count = open_slices(key, ARGV[3], has_set, op == 'a' or op == 'r')
 if not slices then
     return {found, count}
 end
-local identities, dead = {}, {}
+local identities = {}
 for start = 1, #(ARGV[5] or ''), 16 do
     identities[#identities + 1] = string.sub(ARGV[5], start, start + 15)
 end
-if has_set then
-    dead = read_tombstones(slices, set, header, identities)
-    if not dead then
-        return {found, 'lost'}
-    end
+local dead = read_tombstones(slices, set, header, identities)
+if not dead then
+    return {found, 'lost'}
 end
 
 local function put_tombstone(epoch, member)

@@ -29,11 +29,8 @@ for at = 1, #KEYS, 2 do
 end
 call('HSET', KEYS[2], 'generation', ARGV[3])
 for at = 3, #KEYS, size do
-  local bits, set, counts = KEYS[at + 1], KEYS[at + 3], KEYS[at + 5]
-  call('SETRANGE', bits, 0, flagged(ARGV[2], has_set[at]))
-  if has_set[at] then
-    exchange_sentinel(set, ARGV[1], ARGV[2])
-  end
+  local counts = KEYS[at + 5]
+  change_header(KEYS[at + 1], KEYS[at + 3], ARGV[1], ARGV[2], has_set[at])
   if call('HGET', counts, 'header') == ARGV[1] then
     call('HSET', counts, 'header', ARGV[2])
   end

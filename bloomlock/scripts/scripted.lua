@@ -16,14 +16,11 @@ for shard = 1, shards do
     if header ~= ARGV[2] then
         return {0}
     end
-    local slices, count = open_slices(KEYS[shard], ARGV[2 * shard + 4], false)
+    local slices, count = open_slices(KEYS[shard], ARGV[2 * shard + 4], has_set, false)
     numbers[shard] = count or string.byte(ARGV[2 * shard + 4], 13)
     is_known, has_discards = is_known and slices, has_discards or has_set
-    if slices then
-        slices.has_set = has_set
-        if has_set and not read_tombstones(slices, KEYS[shards + shard], header, {}) then
-            return {0}
-        end
+    if slices and not read_tombstones(slices, KEYS[shards + shard], header, {}) then
+        return {0}
     end
     opened[shard] = slices
 end
@@ -45,13 +42,12 @@ local function find(item, adds)
     local shard, number = struct.unpack('>I2I4', ARGV[4], 6 * item - 5)
     local slices, set = opened[shard], KEYS[shards + shard]
     if adds and slices.is_behind then
-        opened[shard] = open_slices(KEYS[shard], ARGV[2 * shard + 4], true)
-        opened[shard].has_set = slices.has_set
-        slices = opened[shard]
+        slices = open_slices(KEYS[shard], ARGV[2 * shard + 4], slices.has_set, true)
+        opened[shard] = slices
     end
     local identity = string.sub(ARGV[5], 16 * item - 15, 16 * item)
-    local dead = slices.has_set and read_tombstones(slices, set, ARGV[2], {identity})
-    return slices, ARGV[2 * shard + 5], number, dead and dead[identity] and identity, set
+    local dead = read_tombstones(slices, set, ARGV[2], {identity})
+    return slices, ARGV[2 * shard + 5], number, dead[identity] and identity, set
 end
 
 -- Return whether item number `item` was added.

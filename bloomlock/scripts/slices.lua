@@ -6,14 +6,16 @@
 -- Places   for each item the offsets of its bits, 4 bytes each (without a window: slice by slice)
 local FIRST_BYTE = 24
 
--- Return the slices that count, the newest first. With `adds` a window goes on to the epoch of the
--- clock: the slice of that is wiped, and those of the epochs between are not in use any more. Return
--- nil, and how many slices there are, where the layout has another number.
-local function open_slices(key, layout, adds)
+-- Return the slices that count, the newest first. `has_set`: whether there are tombstones. With `adds`
+-- a window goes on to the epoch of the clock: the slice of that is wiped, and those of the epochs
+-- between are not in use any more. Return nil, and how many slices there are, where the layout has
+-- another number.
+local function open_slices(key, layout, has_set, adds)
     local call = redis.call
     local epoch_us, size, count = struct.unpack('>I8I4B', layout)
     local newest, used = struct.unpack('>I8I2', call('GETRANGE', key, 8, 17))
-    local slices = {key = key, width = 4 * string.byte(layout, 14), newest = newest}
+    local slices = {key = key, has_set = has_set, newest = newest}
+    slices.width = 4 * string.byte(layout, 14)
     if epoch_us == 0 then
         if newest + 1 ~= count then
             return nil, newest + 1
@@ -90,6 +92,9 @@ end
 
 -- Return which of some items have a tombstone, by their identities; nil: the set was evicted.
 local function read_tombstones(slices, set, header, identities)
+    if not slices.has_set then
+        return {}
+    end
     if slices.has_moved then
         -- What no slice has needs none.
         redis.call('ZREMRANGEBYSCORE', set, '-inf', '(' .. slices.oldest)

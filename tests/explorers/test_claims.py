@@ -229,7 +229,7 @@ WORLDS = [
     (ONCE, ["claim", "commit", "discard"], (), 1),
     (ONCE, ["discard"], LOST, 0),
     (ONCE, ["add", "claim", "discard", "add"], (), 1),
-    (["claim once", "commit"], ["claim", "retry"], (), 1),
+    (["claim once", "commit"], ["claim", "retry", "claim", "give back"], (), 1),
     (["claim once", "commit"], ["claim", "claim twice", "give back"], (), 1),
 ]
 
