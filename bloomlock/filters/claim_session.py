@@ -94,22 +94,10 @@ class ClaimRenewer(NamedTuple):
 
 
 class ClaimSession(Watched):
-    """One claim as its worker has it; at first an item that it asks for.
-
-    Attributes:
-        offer: The item; it stays the same if it is asked for again.
-        payload: What was kept with the item; BUSY: by the other claim.
-        offered: When the item is found again if it is given back.
-        token: No other claim has it; fixed before the first byte is sent. Empty: not asked for.
-        row: What names the claim in its shard.
-        hold: The lease; None unless the state is NEW.
-        ended: "committed", "given back" or, at a commit that was refused, "lost", or "unknown" if
-            it may have been carried out before; else empty.
-        is_repeated: Whether a commit may have been carried out without an answer.
-    """
+    """One claim as its worker has it; at first an item that it asks for."""
 
     what = "claim"
-    row: Row
+    row: Row  # names the claim in its shard
     view: View
 
     def __init__(
@@ -120,17 +108,19 @@ class ClaimSession(Watched):
         offered: bytes = NEVER,
     ) -> None:
         self.filter_state = filter_state
-        self.offer = offer
-        self.payload = offer.payload
+        self.offer = offer  # stays the same if it is asked for again
+        self.payload = offer.payload  # BUSY: that of the other claim
         self.renewer = renewer
-        self.offered = offered
+        self.offered = offered  # when the item is found again if it is given back
         self.state = ClaimState.SEEN
         self.attempts = 0
-        self.token = b""
-        self.hold: Hold | None = None
+        self.token = b""  # which no other claim has; fixed before the first byte is sent
+        self.hold: Hold | None = None  # None unless the state is NEW
         self.busy_until = 0.0
+        # "committed", "given back" or, at a commit that was refused, "lost", or "unknown" if it may
+        # have been carried out before.
         self.ended = ""
-        self.is_repeated = False
+        self.is_repeated = False  # a commit may have been carried out without an answer
 
     def place(self, view: View) -> Row:
         data, hasher = self.offer.data, view.hasher

@@ -1,17 +1,9 @@
 """The tombstones of discarded items: how items are asked for beside them, and their sets.
 
-Bits are never unset, so an item is discarded by a tombstone: its identity (16 bytes) in a set
-beside its shard. The header of the shard has a flag while there is such a set. A tombstone is made
-only when all bits of its item are set, and within a generation they stay set.
-
-While an object knows of the flag, SMISMEMBER goes out before the command of its strategy, in the
-same request. So no answer costs another round trip but that to an add of a discarded item, which
-the script adds: of several clients one removes the tombstone, and gets "new".
-
-The set has one more member, the sentinel: the header of its generation without flags. It is made
-by the script that sets the flag, and no script makes a set for a header that has the flag. So a set
-without the sentinel is that of another generation, or it was evicted and had tombstones: then the
-generation is broken, as if a shard were missing. What is read without the sentinel says nothing.
+Bits are never unset: a discarded item has a tombstone, its identity in a set beside its shard,
+whose header has a flag then. Without the sentinel, the header of its generation without flags, a
+set says nothing: it is of another one, or it was evicted, and the generation is broken.
+docs/internals/protocols.md has the proof.
 """
 
 from __future__ import annotations
