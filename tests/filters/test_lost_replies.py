@@ -151,22 +151,20 @@ def not_full(r):
 
 @pytest.mark.parametrize("many", [False, True])
 def test_who_is_not_logged_in_adds_nothing(r, valkey, many):
-    made = BloomFilter("x", 2000, client=r, on_unknown="new")
-    r.config_set("requirepass", "secret")
-    try:
-        # Without a handshake the answer to the add itself is the refusal.
-        options = {"protocol": 2, "lib_name": None, "lib_version": None}
-        with redis.Redis.from_url(valkey, **options) as stranger:
-            theirs = BloomFilter.__new__(BloomFilter)
-            theirs._state = made._state
-            theirs._runtime = type(made._runtime)(stranger)
-            theirs._run = theirs._runtime.run
+    made = BloomFilter("x", 2000, client=r)
+    # Without a handshake the answer to the add itself is the refusal.
+    options = {"protocol": 2, "lib_name": None, "lib_version": None}
+    with redis.Redis.from_url(valkey, **options) as stranger:
+        theirs = BloomFilter.open("x", client=stranger, on_unknown="new")
+        r.config_set("requirepass", "secret")
+        try:
+            r.client_kill_filter(_type="normal", skipme=True)
             for _ in range(3):
                 # Of a command with many arguments an unknown client gets another answer.
                 with pytest.raises(redis.RedisError, match="uthenticat"):
                     theirs.add_many(["a", "b"]) if many else theirs.add("a")
-    finally:
-        r.config_set("requirepass", "")
+        finally:
+            r.config_set("requirepass", "")
     assert made.exists_many(["a", "b"]) == [False, False]
 
 
