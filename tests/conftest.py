@@ -218,6 +218,24 @@ def valkey(all_servers: servers.Running, has_bloom: bool) -> str:
     return all_servers.url("valkey", bloom=has_bloom)
 
 
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[list[redis.Redis]]:
+    """Three masters that own a third of the slots each, with BF.* where the machine has it."""
+    with servers.cluster(more=servers.with_bloom() if servers.bloom_module() else {}) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(nodes: list[redis.Redis], has_bloom: bool) -> Iterator[redis.RedisCluster]:
+    """A client of that cluster, emptied."""
+    if has_bloom:
+        servers.with_bloom()
+    for node in nodes:
+        node.flushall()
+    with redis.RedisCluster(host="127.0.0.1", port=servers.port_of(nodes[0])) as made:
+        yield made
+
+
 @pytest.fixture(params=servers.KINDS)
 def server_url(
     request: pytest.FixtureRequest, all_servers: servers.Running, has_bloom: bool

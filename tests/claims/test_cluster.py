@@ -19,19 +19,10 @@ NEW, SEEN, BUSY, FAILED = ClaimState
 ITEMS = [f"item {number}" for number in range(200)]
 
 
-@pytest.fixture(scope="module")
-def nodes():
-    """Three masters that own a third of the slots each."""
-    with servers.cluster(2000) as clients:
-        # Ids and records of claims are bytes.
-        ports = [client.connection_pool.connection_kwargs["port"] for client in clients]
-        yield [redis.Redis(port=port) for port in ports]
-
-
 @pytest.fixture
-def cluster(nodes):
-    with servers.emptied(nodes) as made:
-        yield made
+def nodes(nodes):
+    # Ids and records of claims are bytes.
+    return [redis.Redis(port=servers.port_of(node)) for node in nodes]
 
 
 def let_all_expire(nodes):
@@ -72,6 +63,8 @@ def test_a_slot_that_moves_takes_its_claims_along(cluster, nodes):
     with BloomFilter("moving", 5000, 1e-9, client=cluster) as mine:
         done, held, left, taken = mine.claim_many(["done", "held", "left", "taken"], renew=False)
         done.commit()
+        for node in nodes:
+            node.config_resetstat()
         slot = slot_of("moving")
         mover = SlotMover(nodes, [slot], 0)
         new = mover.begin(slot)

@@ -54,7 +54,7 @@ class FilterContract(ItemsContract, LifeContract, RacesContract, FaultsContract,
             if backend.server == "memory":
                 address = None
             elif backend.server == "cluster":
-                address = request.getfixturevalue("cluster_client")
+                address = request.getfixturevalue("cluster")
             else:
                 bloom = backend.server == "bloom"
                 kind = "valkey" if bloom else backend.server

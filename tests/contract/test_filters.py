@@ -5,24 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-import servers
 from contract.backends import FILTERS
 from contract.filter_contract import FilterContract
 from contract.filter_kinds import AsyncContract, GrowthContract, WindowContract
 from moved_clock import stopped_server
-
-
-@pytest.fixture(scope="module")
-def nodes():
-    """Three masters of one cluster."""
-    with servers.cluster(node_timeout_ms=60_000) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster_client(nodes):
-    with servers.emptied(nodes) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from bloomlock.runtime.cluster import slot_of
 CAPACITY, RATE, SHARDS = 5000, 1e-9, 3
 SHORT = 0.4
 """Seconds after which a slot that does not end its move is given up."""
-MOVES = 10
+MOVES = 6
 """Moves of a test; each takes a tenth of a second."""
 ITEMS = [f"item {number}" for number in range(200)]
 

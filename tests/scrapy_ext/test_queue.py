@@ -6,7 +6,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import servers
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
@@ -18,10 +17,7 @@ from scrapy_ext.requests import RequestCodec
 from scrapy_ext.settings import CrawlSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import redis
-    from redis import RedisCluster
+    from collections.abc import Callable
 
     Begin = Callable[..., "Worker"]
 
@@ -74,18 +70,6 @@ def paths_of(answer: Any) -> list[str]:
 
 def end_lease(client: Any, worker: Worker) -> None:
     client.zadd(worker.crawl.keys[5], {worker.crawl.worker: 1})
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[redis.Redis]]:
-    with servers.cluster(5000) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(nodes: list[redis.Redis]) -> Iterator[RedisCluster]:
-    with servers.emptied(nodes) as made:
-        yield made
 
 
 @pytest.fixture(params=["one server", "cluster"])

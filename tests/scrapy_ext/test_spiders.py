@@ -8,7 +8,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import servers
 from crawling import ADDON, ALONE, PATIENCE
 from proxy import Proxy
 from servers import wait_until
@@ -52,13 +51,12 @@ def test_a_message_that_is_not_done_is_there_again(r: redis.Redis, kind: Any) ->
     assert r.keys("*feed*") == []
 
 
-def test_on_a_cluster_messages_are_at_any_key() -> None:
-    with servers.cluster(5000) as nodes, servers.emptied(nodes) as cluster:
-        cluster.rpush("feed", "a", "b")
-        messages = StartMessages(cluster, "feed", "list", 60.0)
-        (first,) = messages.take(1)
-        assert first[1] == b"a"
-        assert [message for _, message in messages.take(2, [first[0]])] == [b"b"]
+def test_on_a_cluster_messages_are_at_any_key(cluster: redis.RedisCluster) -> None:
+    cluster.rpush("feed", "a", "b")
+    messages = StartMessages(cluster, "feed", "list", 60.0)
+    (first,) = messages.take(1)
+    assert first[1] == b"a"
+    assert [message for _, message in messages.take(2, [first[0]])] == [b"b"]
 
 
 @pytest.mark.parametrize("set_up", [ALONE, ADDON], ids=["filter alone", "add-on"])

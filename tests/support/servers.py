@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 import redis
 from private import PrivateServer, low_port
-from redis.cluster import ClusterNode, RedisCluster
 
 from bloomlock.errors import ServerError
 from bloomlock.server.process import valkey_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 SLOTS = 16384
@@ -180,14 +179,6 @@ def _is_whole(node: redis.Redis, masters: int) -> bool:
 
 def port_of(client: redis.Redis) -> int:
     return int(client.connection_pool.connection_kwargs["port"])
-
-
-@contextlib.contextmanager
-def emptied(nodes: Sequence[redis.Redis]) -> Iterator[RedisCluster]:
-    for node in nodes:
-        node.flushall()
-    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port_of(nodes[0]))]) as made:
-        yield made
 
 
 @contextlib.contextmanager
