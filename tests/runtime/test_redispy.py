@@ -44,34 +44,29 @@ TRANSACTION = [
     EXEC,
 ]
 ANSWERS = [b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [b"OK", LARGE[1:], LARGE]]
-THREADS = SimpleNamespace(
-    client=redis.Redis,
-    cluster=redis.RedisCluster,
-    sentinel=redis.sentinel.Sentinel,
-    kind=redis.UnixDomainSocketConnection,
-    get=connections.get_connection,
-    release=connections.release,
-    reader=redispy.reply_reader,
-    send=redispy.send,
-    close=redispy.close_quietly,
-    source_of_key=cluster_map.source_of_key,
-    source_of_address=cluster_map.source_of_address,
-    note_moved=cluster_map.note_moved,
-)
-ASYNCIO = SimpleNamespace(
-    client=redis.asyncio.Redis,
-    cluster=redis.asyncio.RedisCluster,
-    sentinel=redis.asyncio.sentinel.Sentinel,
-    kind=redis.asyncio.UnixDomainSocketConnection,
-    get=connections.async_get_connection,
-    release=connections.async_release,
-    reader=redispy.async_reply_reader,
-    send=redispy.async_send,
-    close=redispy.async_close_quietly,
-    source_of_key=cluster_map.async_source_of_key,
-    source_of_address=cluster_map.async_source_of_address,
-    note_moved=cluster_map.async_note_moved,
-)
+
+
+def face_of(package, prefix):
+    def named(module, name):
+        return getattr(module, prefix + name)
+
+    return SimpleNamespace(
+        client=package.Redis,
+        cluster=package.RedisCluster,
+        sentinel=package.sentinel.Sentinel,
+        kind=package.UnixDomainSocketConnection,
+        get=named(connections, "get_connection"),
+        release=named(connections, "release"),
+        reader=named(redispy, "reply_reader"),
+        send=named(redispy, "send"),
+        close=named(redispy, "close_quietly"),
+        source_of_key=named(cluster_map, "source_of_key"),
+        source_of_address=named(cluster_map, "source_of_address"),
+        note_moved=named(cluster_map, "note_moved"),
+    )
+
+
+THREADS, ASYNCIO = face_of(redis, ""), face_of(redis.asyncio, "async_")
 faces = pytest.mark.parametrize("face", [THREADS, ASYNCIO], ids=["threads", "asyncio"])
 # Connections that are read directly, and such that redis-py reads.
 ways = pytest.mark.parametrize("is_direct", [True, False], ids=["directly", "by redis-py"])

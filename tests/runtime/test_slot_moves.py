@@ -27,7 +27,7 @@ from bloomlock.runtime.cluster import slot_of
 CAPACITY, RATE, SHARDS = 5000, 1e-9, 3
 SHORT = 0.4
 """Seconds after which a slot that does not end its move is given up."""
-MOVES = 6
+MOVES = 8
 """Moves of a test; each takes a tenth of a second."""
 ITEMS = [f"item {number}" for number in range(200)]
 
