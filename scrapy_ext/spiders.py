@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from scrapy import Request, Spider
 from scrapy.exceptions import DontCloseSpider
@@ -88,8 +88,8 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             self._queue = middleware.checker
             self._queue.exchange.stays = True
         await self._read()
-        for request in cast("tuple[Request, ...]", ()):
-            yield request
+        return
+        yield
 
     def spider_idle(self) -> None:
         """Read more messages, and keep the spider open for MAX_IDLE_TIME_BEFORE_CLOSE seconds."""
@@ -102,7 +102,6 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
         raise DontCloseSpider
 
     async def _read(self) -> None:
-        self._is_reading = True
         try:
             taken = await run_in_thread(partial(self._messages.take, self.redis_batch_size))
             for identity, message in taken:

@@ -48,7 +48,6 @@ _SECONDS = 10.0
 _RECORD = re.compile(rb"\0\x14(.{20})|([0-9a-f]{40})\r?\n", re.DOTALL)
 """Of requests.seen: until Scrapy 2.18 a line of hexadecimal digits, from 2.19 on the length in two
 bytes and then the fingerprint. A directory that was used with both has a file with both."""
-_RECORD_BYTES = 22
 
 
 @click.command("scrapy-import", epilog=example("bloomlock scrapy-import shop:dupefilter"))
@@ -241,9 +240,10 @@ def seen_file(path: Path) -> Source:
     """Return a file `requests.seen`, or that of a job directory."""
     path = path / "requests.seen" if path.is_dir() else path
     data = path.read_bytes()
-    if not _RECORD.match(data):
+    first = _RECORD.match(data)
+    if first is None:
         raise Failure(f"{path} is no requests.seen of Scrapy: it begins with no fingerprint")
     # A process that was killed leaves an incomplete record, which may run into that of the next
     # one: a page is fetched again. Scrapy 2.19 loses all records from there on.
     found = (record[1] or unhexlify(record[2]) for record in _RECORD.finditer(data))
-    return Source(f"the file {path}", lambda: path.stat().st_size // _RECORD_BYTES, found)
+    return Source(f"the file {path}", lambda: path.stat().st_size // len(first[0]), found)
