@@ -231,6 +231,9 @@ class Guard:
             self._known = MemoryBloomFilter.like(shared)
         # What was let through and the filter was not given yet.
         self._owed = RecentFingerprints()
+        # What was let through while a page's round trip was under way.
+        self._passed: set[bytes] = set()
+        self._under_way = 0
         self._away_since: float | None = None
         # The filter may lack what it had. Until it was given that, its "new" is not believed.
         self._may_lack = False
@@ -252,9 +255,13 @@ class Guard:
         were_known = [key in self._known for key in keys]
         answers: list[bool | None] = [None] * len(keys)
         error = None
-        if keys and self._away_since is None:
-            answers, error = await run_in_thread(partial(self._ask, keys))
-            self._count("bloomlock/batches")
+        self._under_way += 1
+        try:
+            if keys and self._away_since is None:
+                answers, error = await run_in_thread(partial(self._ask, keys))
+                self._count("bloomlock/batches")
+        finally:
+            self._under_way -= 1
         return self._settle(keys, were_known, answers, error)
 
     def finish(self) -> None:
@@ -288,23 +295,24 @@ class Guard:
     ) -> list[bool]:
         self._note(error)
         are_new = []
-        passed: set[bytes] = set()
         for key, was_known, answer in zip(keys, were_known, answers, strict=True):
             is_owed = key in self._owed if self.shared.has_discards else was_known
             if answer is None:
                 is_new = not was_known
             else:
                 is_new = answer and not (is_owed and self._may_lack)
-            # Of equal ones the first is new.
-            is_new &= key not in passed
+            # Of equal ones the first is new; one of which the reply was lost may be so again.
+            is_new &= key not in self._passed
             if is_new:
-                passed.add(key)
+                self._passed.add(key)
                 if answer is None:
                     self._count("bloomlock/allowed")
                     self._owed.add(key)
             if is_new or answer is not None:
                 self._known.add(key)
             are_new.append(is_new)
+        if not self._under_way:
+            self._passed.clear()
         return are_new
 
     def _note(self, error: Exception | None) -> None:

@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import scrapy
-from scrapy.utils.asyncio import create_looping_call, is_asyncio_available
+from scrapy.utils.asyncio import call_later, create_looping_call, is_asyncio_available
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from bloomlock.errors import ConfigurationError
@@ -87,6 +88,21 @@ async def run_in_thread(call: Callable[[], T]) -> T:
     if is_asyncio_available():
         return await asyncio.to_thread(call)
     return await maybe_deferred_to_future(deferToThread(call))
+
+
+class Bell:
+    """Lets one task wait for another, which goes on with what it is at first."""
+
+    _waiting: Deferred[None] | None = None
+
+    async def wait(self) -> None:
+        self._waiting = Deferred()
+        await maybe_deferred_to_future(self._waiting)
+
+    def ring(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            call_later(0, waiting.callback, None)
 
 
 def _slot(crawler: Crawler) -> Any:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from twisted.internet.defer import Deferred
 
-from scrapy_ext.engine import run_in_thread
+from scrapy_ext.engine import Bell, run_in_thread
 from scrapy_ext.pages import OpenPage
 from scrapy_ext.queue import Answer, Push, dead_among
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from twisted.internet.defer import Deferred
 
     from scrapy_ext.crawl_state import Crawl
     from scrapy_ext.scheduler import Scheduler
@@ -52,7 +53,7 @@ class Exchange:
         self._step: tuple[list[Push], dict[str, Any], list[bytes]] | None = None
         self._number = 0
         self._running: Deferred[None] | None = None
-        self._pause: Deferred[None] | None = None
+        self._bell = Bell()
         self._is_due = self._is_hungry = self._is_asked = False
         self._away_since: float | None = None
         self._look_s = SHORTEST_LOOK_S
@@ -71,13 +72,13 @@ class Exchange:
         """Send something, or call it when all before is sent."""
         self._waiting.append(one)
         if self._away_since is None:
-            self._go_on()
+            self._bell.ring()
 
     def want(self) -> None:
         """Ask for requests, after all that has been sent until now, as Scrapy's order is."""
         if not self._is_hungry:
             self._is_hungry = True
-            self._go_on()
+            self._bell.ring()
         has_pushes = self._step is not None and self._step[0]
         # If all hosts that have requests are not due, the timer asks when one is.
         may_get = self.answer.waiting and (self.answer.due_s is None or self.answer.is_full)
@@ -95,7 +96,7 @@ class Exchange:
 
     def stop(self) -> None:
         self.is_over = True
-        self._go_on()
+        self._bell.ring()
 
     async def finish(self, collect: Callable[[], None]) -> None:
         """Send what waits and what `collect` adds, as long as the server answers."""
@@ -122,20 +123,13 @@ class Exchange:
                     await self._wait(PROBE_S)
 
     async def _wait(self, seconds: float) -> None:
-        self._pause = Deferred()
         timer = call_later(seconds, self._make_due)
-        await maybe_deferred_to_future(self._pause)
+        await self._bell.wait()
         timer.cancel()
 
     def _make_due(self) -> None:
         self._is_due = True
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """End a wait as soon as the reactor has done what it is at."""
-        if self._pause is not None:
-            pause, self._pause = self._pause, None
-            call_later(0, pause.callback, None)
+        self._bell.ring()
 
     async def _trip(self) -> bool:
         """Make a step, or the one again that was not answered; return whether it is now."""

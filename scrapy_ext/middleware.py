@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scrapy import Request, signals
 from scrapy.exceptions import IgnoreRequest
-from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from twisted.internet.defer import Deferred
 
 from bloomlock.errors import ConfigurationError
+from scrapy_ext.engine import Bell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -111,21 +110,6 @@ def attach(crawler: Crawler, queue: Scheduler) -> None:
     outputs.checker = downloads.queue = queue
 
 
-class _Bell:
-    """Lets one task wait for another."""
-
-    _waiting: Deferred[None] | None = None
-
-    async def wait(self) -> None:
-        self._waiting = Deferred()
-        await maybe_deferred_to_future(self._waiting)
-
-    def ring(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            call_later(0, waiting.callback, None)
-
-
 async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
     """Yield what a source yields in lists, each as soon as the source waits for something.
 
@@ -135,7 +119,7 @@ async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
     outputs: list[Any] = []
     has_ended = False
     # The reader waits while there are enough outputs, the other while there are none: never both.
-    bell = _Bell()
+    bell = Bell()
 
     async def read() -> None:
         nonlocal has_ended

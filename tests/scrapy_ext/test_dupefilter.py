@@ -192,6 +192,40 @@ def test_a_filter_that_refuses_when_it_is_full_needs_the_scheduler(valkey: str) 
         BloomDupeFilter.from_crawler(crawler_of(**options)).open()
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("lost", [None, 0, 1])
+def test_of_two_pages_at_once_one_lets_a_request_through(
+    lost: int | None, order: tuple[int, int], proxy: Proxy
+) -> None:
+    """Also if the reply to one is lost; the server is asked in `order`."""
+    sent, gates = ([threading.Event(), threading.Event()] for _ in range(2))
+    numbers = iter([0, 1])
+
+    def judge(name: str, _: int) -> Any:
+        number = next(numbers, None) if name == "BITFIELD" else None
+        if number is None:
+            return "pass"
+        sent[number].set()
+        gates[number].wait(PATIENCE)
+        return "after" if number == lost else "pass"
+
+    async def both() -> list[str]:
+        pages = []
+        for number in (0, 1):
+            page = asked.ask_page([request("a"), request(f"{number}")])
+            pages.append(asyncio.ensure_future(page))
+            await asyncio.to_thread(sent[number].wait, PATIENCE)
+        for number in order:
+            gates[number].set()
+            await pages[number]
+        return [page.result() for page in pages]
+
+    with AskedFilter(proxy.url, "batches") as asked:
+        proxy.judge = judge
+        assert sorted(asked.run(both())) == ["nn", "sn"]
+        proxy.judge = deliver
+
+
 def test_what_a_lost_reply_has_recorded_is_let_through(
     valkey: str, r: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
