@@ -34,14 +34,6 @@ def path(tmp_path):
     return tmp_path / "exported"
 
 
-def in_steps(number, act, client, **options):
-    """Return a class that acts before its request of that number, and an object of it."""
-    kind = Stepped.before(-1, act)
-    made = kind.open("x", client=client, **options)
-    kind.done, kind.at = 0, number
-    return kind, made
-
-
 # -- there and back ------------------------------------------------------------------------------
 
 
@@ -216,9 +208,9 @@ def test_what_others_do_at_any_step_of_a_copy(r, elsewhere, path, monkeypatch, w
             assert other.discard_many([*again, *gone]) == [True] * 40
             assert other.add_many(again) == [True] * 20
 
-        stepped, made = in_steps(number, act, r)
+        made = Stepped.opened("x", number, act, r)
         copied = WAYS[way](made, target, path)
-        is_over = stepped.done <= number
+        is_over = made.done <= number
         assert copied.exists_many(kept) == [True] * 190, number
         assert not any(copied.exists_many([*GONE, *ABSENT[:100]])), number
         there = copied.exists_many(gone)
@@ -292,9 +284,9 @@ def test_a_slice_that_begins_in_the_middle_of_a_copy(clocks, path, monkeypatch, 
         clocks.client.flushall()
         clocks.set(0)
         writer = filled(clocks.client, "window")
-        stepped, made = in_steps(number, turn, clocks.client)
+        made = Stepped.opened("x", number, turn, clocks.client)
         copied = WAYS[way](made, clocks.client, path)
-        assert stepped.done > number + 2
+        assert made.done > number + 2
         for end in (LAST, OVER - 1, OVER, turn_at + OVER):
             if end < turn_at:
                 continue

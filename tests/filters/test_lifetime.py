@@ -158,9 +158,7 @@ def test_a_call_that_stops_at_any_step_leaves_no_part_that_outlives_the_descript
     while not done:
         r.flushall()
         filled(r).expire(before)
-        kind = Stepped.before(-1, crash)
-        made = kind.open("x", client=r)
-        kind.done, kind.at = 0, number
+        made = Stepped.opened("x", number, crash, r)
         try:
             made.expire(2 * HOUR)
         except Crash:
@@ -264,16 +262,14 @@ def test_whatever_happens_at_any_step_one_name_has_all(r, event):
             except BloomlockError as error:
                 refused.append(error)
 
-        kind = Stepped.before(-1, act)
-        made = kind.open("x", client=r)
-        kind.done, kind.at = 0, number
+        made = Stepped.opened("x", number, act, r)
         try:
             made.rename("y")
         except (BloomlockError, Crash) as error:
             is_renamed = False
             assert isinstance(error, Crash) is (event == "the client dies")
         else:
-            is_renamed, done = True, kind.done <= number
+            is_renamed, done = True, made.done <= number
         names = list_filters(client=r)
         whole = []
         for name in names:

@@ -100,9 +100,7 @@ def test_what_others_do_at_any_step_is_kept_or_noticed(r, monkeypatch):
                 "clear theirs": lambda: BloomFilter.open("b", client=r).clear(),
                 "crash": crash,
             }
-            kind = Stepped.before(-1, acts[event])
-            a = kind.open("a", client=r)
-            kind.done, kind.at = 0, number
+            a = Stepped.opened("a", number, acts[event], r)
             try:
                 a.union_update(b)
             except FilterLostError:
@@ -112,7 +110,7 @@ def test_what_others_do_at_any_step_is_kept_or_noticed(r, monkeypatch):
             except Crash:
                 assert other.exists_many(mine) == [True] * 200
             else:
-                done = kind.done <= number
+                done = a.done <= number
                 if event == "clear" and not done:
                     assert other.count() == 0
                 elif event == "add" and not done:
@@ -130,9 +128,7 @@ def test_a_discard_before_the_last_bits_is_refused_whenever_it_comes(r):
         r.flushall()
         filled("a", r, 0, 200, shards=2)
         b, other = filled("b", r, 100, 300, shards=2), BloomFilter.open("a", client=r)
-        kind = Stepped.before(-1, lambda other=other: other.discard("150"))
-        a = kind.open("a", client=r)
-        kind.done, kind.at = 0, refused
+        a = Stepped.opened("a", refused, lambda other=other: other.discard("150"), r)
         try:
             a.union_update(b)
         except ConfigurationError as error:

@@ -30,6 +30,14 @@ class Stepped(BloomFilter):
         """Return a class whose objects call `act` before that request of theirs."""
         return type("Before", (cls,), {"at": number, "act": staticmethod(act)})
 
+    @classmethod
+    def opened(cls, name: str, number: int, act: Callable[[], object], client: Any) -> Stepped:
+        """Return an object that calls `act` before that request after those that open it."""
+        kind = cls.before(-1, act)
+        made = kind.open(name, client=client)
+        kind.done, kind.at = 0, number
+        return made
+
     def _connect(self, state: Any, client: Any) -> None:
         super()._connect(state, client)
         kind = type(self)
