@@ -16,15 +16,7 @@ import redis
 
 from bloomlock.catalog import delete_filter
 from bloomlock.errors import ConfigurationError, FilterLostError
-from scrapy_ext.queue import (
-    Answer,
-    dead_among,
-    entry_of,
-    keys_of,
-    new_worker,
-    priority_of,
-    script,
-)
+from scrapy_ext.queue import Answer, dead_among, entry_of, keys_of, new_worker, priority_of, script
 from scrapy_ext.requests import url_of
 
 if TYPE_CHECKING:

@@ -54,13 +54,6 @@ class Site:
     def paths(self) -> list[str]:
         return [f"/{page}" for page in range(PAGES)]
 
-    def respond(self, path: str) -> tuple[int, str, str]:
-        """Return status, target and body of the answer."""
-        links = self.links(number_of(path))
-        body = "".join(f'<a href="/{page}">{page}</a>' for page in links)
-        status, *location = self.answer(path) if self.answer else [200]
-        return status, "".join(location), body
-
     @contextlib.contextmanager
     def served(self) -> Any:
         """Serve it on a loopback port."""
@@ -73,11 +66,6 @@ class Site:
             yield self
             server.shutdown()
             thread.join()
-
-
-def number_of(path: str) -> int:
-    """Return the number of the page at a path."""
-    return int(path[1:].partition("?")[0])
 
 
 def _handler(site: Site) -> type[BaseHTTPRequestHandler]:
@@ -94,10 +82,12 @@ def _handler(site: Site) -> type[BaseHTTPRequestHandler]:
                 count = len(site.requested)
             if site.on_request:
                 site.on_request(count)
-            status, location, body = site.respond(self.path)
+            links = site.links(int(self.path[1:].partition("?")[0]))
+            body = "".join(f'<a href="/{page}">{page}</a>' for page in links)
+            status, *location = site.answer(self.path) if site.answer else [200]
             self.send_response(status)
-            if location:
-                self.send_header("Location", location)
+            for target in location:
+                self.send_header("Location", target)
             self.send_header("Content-Type", "text/html")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
