@@ -218,7 +218,6 @@ class Schedule:
             hold.outage = server
         if server in self._outages:
             return
-        self._outages[server] = Outage(what)
         labels = []
         for hold in self._holds.copy():
             session = hold.session()
@@ -226,8 +225,10 @@ class Schedule:
             if session is not None and is_there:
                 hold.outage = server
                 labels.append(session.label)
-        text = "%s could not be renewed yet: %s (%s; one line for all until it answers)"
-        REPORTS.warning(what, text, listed(labels), error, server)
+        if labels:
+            self._outages[server] = Outage(what)
+            text = "%s could not be renewed yet: %s (%s; one line for all until it answers)"
+            REPORTS.warning(what, text, listed(labels), error, server)
 
     def _note_answer(self, server: str) -> None:
         """Have all that is held at a server renewed soon: with the last one its outage is over."""
@@ -239,9 +240,12 @@ class Schedule:
                     hold.renew_at = min(hold.renew_at, boot_clock() + hold.retry_seconds)
 
     def _end_outages(self, still: Iterable[str]) -> None:
-        for server in self._outages.keys() - set(still):
-            outage = self._outages.pop(server)
-            for reason, labels in outage.lost.items():
+        for server in self._outages.copy().keys() - set(still):
+            outage = self._outages.pop(server, None)
+            if outage is None:
+                # The end of the process reports it, in the main thread.
+                continue
+            for reason, labels in outage.lost.copy().items():
                 REPORTS.lost(outage.what, labels, reason)
             text = "%s renews again" if outage.is_answered else "nothing is left to renew at %s"
             seconds = boot_clock() - outage.since
