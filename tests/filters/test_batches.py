@@ -150,18 +150,6 @@ def test_each_item_gets_its_own_answer_after_a_clear_by_others(r, strategy, shar
             assert all(reader.exists_many(items, route=route))
 
 
-def test_items_are_hashed_anew_where_the_seeds_changed(r):
-    made = BloomFilter("f", 2000, client=r, seeds=range(20), on_lost="recreate")
-    made.add_many(HUNDREDS)
-    # Another filter of that name; what was asked for before does not constrain what is opened.
-    opened = BloomFilter.open("f", client=r, on_lost="recreate")
-    opened._state.wanted = None
-    made.delete()
-    made = BloomFilter("f", 2000, client=r, seeds=range(100, 120))
-    made.update(HUNDREDS[::3])
-    assert opened.exists_many(HUNDREDS) == [n % 3 == 0 for n in range(300)]
-
-
 @pytest.mark.parametrize("on_unknown", ["raise", "new"])
 def test_what_was_added_between_two_clears_and_is_then_seen_is_of_unknown_outcome(r, on_unknown):
     other = BloomFilter("f", 2000, client=r)
