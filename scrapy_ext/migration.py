@@ -45,20 +45,14 @@ class OtherQueue:
             self._check_class()
             if part == key:
                 client.rename(key, old)
-            while True:
-                entries: list[bytes]
-                if kind == "zset":
-                    entries = client.zrange(old, 0, REQUESTS_PER_STEP - 1)
-                else:
-                    # What waits longest stands last.
-                    entries = client.lrange(old, -REQUESTS_PER_STEP, -1)[::-1]
-                if not entries:
-                    break
-                yield [from_pickle(entry) for entry in entries]
-                if kind == "zset":
-                    client.zrem(old, *entries)
-                else:
-                    client.ltrim(old, 0, -len(entries) - 1)
+            while kind == "zset" and (entries := client.zrange(old, 0, REQUESTS_PER_STEP - 1)):
+                yield [*map(from_pickle, entries)]
+                client.zrem(old, *entries)
+                count += len(entries)
+            while kind == "list" and (entries := client.lrange(old, -REQUESTS_PER_STEP, -1)):
+                # What waits longest stands last.
+                yield [*map(from_pickle, reversed(entries))]
+                client.ltrim(old, 0, -len(entries) - 1)
                 count += len(entries)
         if count:
             logger.info("%d requests were moved from the queue %r of scrapy-redis.", count, key)
