@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 from feature_walk import KINDS, Walk
 from moved_clock import stopped_server
-from randomized import naming
 
 ROUNDS, STEPS = 3, 100
 MANY = 400
@@ -19,8 +18,11 @@ def walk(folder, kind, seed, rounds):
         for number in range(rounds):
             server[0].flushall()
             one = Walk(server, kind, f"{seed}/{number}", folder)
-            with naming(one):
+            try:
                 one.run(STEPS)
+            except BaseException as error:
+                error.add_note(str(one))
+                raise
             what += one.what
     print(what)
     return what

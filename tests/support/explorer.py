@@ -9,7 +9,7 @@ A new protocol needs three things:
 * programs: for each client a generator that yields an `Operation` (its core, as `core_of` takes it
   from a public method), gets its answer (None: the outcome is unknown), and ends;
 * a function that brings the server and the objects to the start, and returns a `Cores` of them;
-* a check of a `Cores`: an invariant, or `is_linearizable(world.operations(), first, after)`.
+* a check of a `Cores`, from `judge_once`: that a history `is_linearizable`.
 
 Further moves (a tick of the clock, a clear, an eviction) are given to `Cores` as `extra`: by name
 how often each may happen, and what does it. They stand in the history as operations of their own.
@@ -301,12 +301,6 @@ def core_of(made: Any, method: str, *args: Any, **options: Any) -> Generator[Any
         except _TakenError as taken:
             return taken.args[0]
     raise AssertionError(f"{method} asks no server")
-
-
-def calls(made: Any, *some: tuple[str, str, Any]) -> Generator[Operation, Any, None]:
-    """Yield operations by an object: of each its kind, the method it calls, and the argument."""
-    for kind, method, argument in some:
-        yield Operation(kind, core_of(made, method, argument))
 
 
 def in_two_requests(core: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
