@@ -1,7 +1,7 @@
 """Measures contenders that take turns.
 
 In each repetition every contender runs one slice of each case, in an order that changes, so that
-what the machine does meanwhile hits all alike; the figures of one repetition are compared.
+other work of the machine hits all alike; the figures of one repetition are compared.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .errors import ConfigurationError
 DEFAULT_PREFIX = "bloomlock:"
 MAX_NAME_BYTES = 1024
 PREPARED_SECONDS = 24 * 3600
-"""How long what is prepared outlives a client that dies; each write begins it anew."""
+"""How long what is prepared outlives a client that dies; each write starts that time again."""
 
 # The braces end a hash tag, the slash starts a shard number, the percent sign starts an escape.
 _ESCAPES = {"%": "%25", "{": "%7B", "}": "%7D", "/": "%2F"}

@@ -48,7 +48,7 @@ MAX_BITS_PER_ITEM = 1000
 MIN_ERROR_RATE = 1e-15
 
 RATE_TOLERANCE = 1.05
-"""By which factor the rate may pass the one asked for before a filter gets more bits than the
+"""By which factor the rate may exceed the requested one before a filter gets more bits than the
 formula says. Only filters of some thousand items at rates below 1e-8 do."""
 _UNIT = 1024
 

@@ -1,4 +1,4 @@
-"""The parameters of a filter: asked for, checked, compared, stored. Pure."""
+"""The parameters of a filter: requested, checked, compared, stored. Pure."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
     if written.isdigit() and written != str(FORMAT):
         raise FilterMismatchError(
             f"filter {name!r} is stored in format {written:.20}, and this version of bloomlock "
-            f"reads format {FORMAT} alone; upgrade bloomlock or make the filter anew"
+            f"reads format {FORMAT} alone; upgrade bloomlock or create the filter again"
         )
     try:
         return _decode_fields(fields)

@@ -101,9 +101,9 @@ class CrawlRecord:
         is_over, waiting, failed = self._run("leave", id=self.id, finished=finished)
         return is_over, waiting, failed
 
-    def hold(self, *, anew: bool = False) -> bool:
+    def hold(self, *, restart: bool = False) -> bool:
         """Begin the crawl, or keep one that was begun, until `leave`; return whether it is new."""
-        begun = self._begin(lease=HELD_MS, resume=not anew)
+        begun = self._begin(lease=HELD_MS, resume=not restart)
         self.id = begun.id
         return begun.what == "begun"
 
@@ -114,7 +114,7 @@ class CrawlRecord:
         return _prefix(self.id)
 
     def take_all(self) -> Iterator[list[tuple[int, bytes]]]:
-        """Yield priority and entry of what waits; it is removed when the next are asked for."""
+        """Yield priority and entry of what waits; it is removed when the next are read."""
         self.prepare()
         if workers := self.figures().workers:
             raise ConfigurationError(f"{workers} processes are at work on the crawl; stop them")
@@ -264,7 +264,7 @@ class Crawl(CrawlRecord):
         return Answer.of(fields, members)
 
     def failed_before(self) -> Iterator[list[bytes]]:
-        """Yield what failed in the crawl before, and drop it when the next are asked for."""
+        """Yield what failed in the crawl before, and drop it when the next are read."""
         kept = self._client.hgetall(self.keys[7]) if self._settings.persist else {}
         for first in range(0, len(kept), REQUESTS_PER_TRIP):
             turns = [*kept][first : first + REQUESTS_PER_TRIP]

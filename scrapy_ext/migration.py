@@ -29,7 +29,7 @@ class OtherQueue:
         self._key: str = key % {"spider": spider_name}
 
     def take_all(self) -> Iterator[list[bytes]]:
-        """Yield its entries, and remove them when the next are asked for.
+        """Yield its entries, and remove them when the next are read.
 
         It is renamed first; what a process leaves that dies here the next one moves, and some of it
         is fetched twice.

@@ -1,6 +1,6 @@
 """Locks, and bare round trips in their place: an acquire and a release each.
 
-One process makes them all, each when it is first asked for, with a client of its own: 64 processes
+One process makes them all, each when it is first needed, with a client of its own: 64 processes
 for every lock would not fit into the memory of a small machine. Each lock object is made once and
 used again, which is the cheapest way for all of them.
 """

@@ -1,4 +1,4 @@
-"""A site of numbered pages that are made when they are asked for, and its log.
+"""A site of numbered pages that are made when they are fetched, and its log.
 
 Page n is the first to link to the pages from n * NEW + 1 to n * NEW + NEW. Its other links are
 repeats, most of them of the first pages, as the links of a menu are. A crawl that takes the pages
@@ -45,7 +45,7 @@ def page(number: int, shape: Shape) -> bytes:
 
 
 class Site(ThreadingHTTPServer):
-    """The site on a loopback port, with the paths that were asked for; a context manager."""
+    """The site on a loopback port, with the paths that were fetched; a context manager."""
 
     address = "127.0.0.1"
     daemon_threads = True

@@ -40,7 +40,7 @@ COMMANDS = {
 STATUSES = """\b
 Exit status:
   0, 1, 2          yes, or all went well; no (`server status`: 3); an error
-  75               `lock`, `once`: busy, or lost meanwhile
+  75               `lock`, `once`: busy, or lost before the end
   126, 127, 128+N  COMMAND cannot be run, is not found, was ended by signal N
 
 """

@@ -136,7 +136,7 @@ class FilterBase(Parameters):
     def has_discards(self) -> bool:
         """Whether items were discarded, as far as this object has heard.
 
-        Every answer of the server says so; nothing is asked for it.
+        Every answer of the server says so; this sends nothing.
         """
         view = self._state.view
         return view is not None and view.discards

@@ -1,4 +1,4 @@
-"""In what chunks a batch goes, which strategy takes it, and which items of it are asked for.
+"""In what chunks a batch goes, which strategy takes it, and which of its items are sent.
 
 `route="items"` is the filter's own strategy, "bitmap" sends the bits of all items as one bitmap.
 "auto" is the bitmap where that takes less time and the server is done with it in about 10 ms.
@@ -119,7 +119,7 @@ def take_chunks(
 
 
 class Chunk:
-    """Which of the items of a call are asked for, each once, and where the answers to these stand.
+    """Which of the items of a call are sent, each once, and where their answers stand.
 
     A page links to itself a hundred times, and each time would cost as much as the first.
 
@@ -128,7 +128,7 @@ class Chunk:
         missed: Where those stand whose answers are not known.
 
     Attributes:
-        items: Those that are asked for.
+        items: Those that are sent.
         at: Where each of these stands among all. What stands nowhere there was kept or is a repeat.
     """
 

@@ -108,7 +108,7 @@ class ClaimSession(Watched):
         offered: bytes = NEVER,
     ) -> None:
         self.filter_state = filter_state
-        self.offer = offer  # stays the same if it is asked for again
+        self.offer = offer  # stays the same if the claim is tried again
         self.payload = offer.payload  # BUSY: that of the other claim
         self.renewer = renewer
         self.offered = offered  # when the item is found again if it is given back
@@ -132,7 +132,7 @@ class ClaimSession(Watched):
         state, *rest = answer
         if state == b"gone":
             return
-        # An item that was BUSY may be asked for again.
+        # The claim of an item that was BUSY may be tried again.
         self.state, self.payload = ClaimState(state.decode()), self.offer.payload
         self.busy_until = 0.0
         if self.state is ClaimState.BUSY:

@@ -88,7 +88,7 @@ def _take(
     """Ask for items in the generation attached to.
 
     Of the claims of an item that threads or tasks made at a time several may be unanswered, and the
-    server has granted one. An item that is BUSY is asked for again by the token of each.
+    server has granted one. An item that is BUSY is tried again with its token.
     """
     for one in sessions:
         one.token = one.token or state.unanswered.take(one.offer.data) or new_token()

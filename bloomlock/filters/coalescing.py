@@ -38,7 +38,7 @@ wake up, and call again, while the server works for the other half."""
 
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
 Call: TypeAlias = tuple[str | bytes, bool]
-"""A checked item, and whether it is to be added (else it is asked for)."""
+"""A checked item, and whether the call adds it (else it tests it)."""
 Calls: TypeAlias = dict[asyncio.Future[bool], Call]
 
 
@@ -67,7 +67,7 @@ class CallBatch:
                 after.append((index, first_adds[data]))
             else:
                 before.append(index)
-        # What no earlier call adds is asked for before all adds: it cannot see a later one.
+        # A test of an item that no earlier call adds goes before all adds, so it sees no later one.
         if before:
             yield from self._call(before, write=False)
         if self._adds:

@@ -84,7 +84,7 @@ class Operation:
         self._update = write and not answers
         self._strategy = strategy or state.strategy
         self._results = np.full(len(chunk.items), NOT_DONE, np.int8)
-        # Whether an item had a tombstone when it was asked for.
+        # Whether an item had a tombstone when it was tested.
         self._looked = np.full(len(chunk.items), UNKNOWN, np.int8)
         # What happened to items without an answer: the reply was lost, or an error.
         self._lost: Lost = []

@@ -173,7 +173,7 @@ class Kind:
     alone. It carries the generation, and is reserved before the string with the header is there.
 
     Attributes:
-        count: Counts the items; its result is None if the filter changed meanwhile.
+        count: Counts the items; its result is None if the filter changed while it counted.
         is_counted: Whether the server has the filter itself, and keeps count of its items.
         is_sorted: Whether the set of tombstones is sorted, by epochs.
     """

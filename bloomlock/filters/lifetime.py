@@ -6,7 +6,7 @@ cluster they lie in several slots, which no script reaches.
 All keys of a filter expire by the server's own time-outs. The descriptor and the first shard lie in
 one slot and go at the same instant. Further shards go some seconds later: they may lie on servers
 with other clocks, and while the first is there all of them have to be. So a client finds either a
-whole filter or none, and one that creates it anew wipes what is left of the old shards.
+whole filter or none, and one that creates it again wipes what is left of the old shards.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ since is added, and the switch puts the new generation in its place.
 R4: only items that the filter has are taken over. A client writes an item to the source before it
 adds it. If the item were taken over from the source alone, that add would be answered "seen",
 though no client ever got "new". An item that was discarded and is still in the source would come
-back. So an item that is not there when it is read is asked for once more when the filter is closed.
+back. So an item that is not there when it is read is tested once more when the filter is closed.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _Rebuild:
             count += len(taken)
 
     def add_late(self, items: Items) -> Core[None]:
-        # The filter is closed, so what was absent until now is asked for once more.
+        # The filter is closed, so items that were absent until now are tested once more.
         absent, self._absent = self._absent, []
         yield from self.add(absent)
         yield from self.add(items)

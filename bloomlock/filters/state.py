@@ -97,7 +97,7 @@ class FilterState(LockOwner):
     while anything waits.
 
     Attributes:
-        wanted: The parameters asked for; None for a filter that is attached to as it is.
+        wanted: The requested parameters; None for a filter that is attached to as it is.
         bitmap, merge: What a batch may take in place of the strategy; the second has no answers.
         tombstones: What looks for tombstones alone: the bits of the items are all set.
         route: The route that "auto" took last where there was a choice; empty: none yet.
@@ -151,7 +151,7 @@ class FilterState(LockOwner):
 
     @property
     def descriptor(self) -> Descriptor:
-        """The parameters attached to, or, before that, those asked for."""
+        """The parameters attached to, or, before that, the requested ones."""
         if self.view is not None:
             return self.view.descriptor
         if self.wanted is not None:
@@ -195,7 +195,7 @@ class FilterState(LockOwner):
         if gone is not None and not (self.on_lost == "recreate" and (wanted or stored)):
             raise FilterLostError(
                 f"filter {name!r} has lost {gone} (evicted, or deleted by hand); delete it, "
-                'or pass on_lost="recreate" to start it anew'
+                'or pass on_lost="recreate" to start with an empty one'
             )
         if stored is not None and gone is None:
             return stored
@@ -395,7 +395,7 @@ def follow(state: FilterState, view: View, header: int | None = None) -> Core[Vi
         if is_strict:
             raise_lost(state, view, header)
             return state.view or view
-        logger.warning("filter %r was cleared or lost; attaching to it anew", state.keys.name)
+        logger.warning("filter %r was cleared or lost; attaching to it again", state.keys.name)
     return (yield from state.attach(must_follow=is_strict and not is_own))
 
 

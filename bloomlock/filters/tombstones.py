@@ -1,4 +1,4 @@
-"""The tombstones of discarded items: how items are asked for beside them, and their sets.
+"""The tombstones of discarded items: how items are tested beside them, and their sets.
 
 Bits are never unset: a discarded item has a tombstone, its identity in a set beside its shard,
 whose header has a flag then. Without the sentinel, the header of its generation without flags, a

@@ -99,7 +99,7 @@ class Seat:
     line: list[Any] = field(default_factory=partial(list, (None,)))  # keeps questions in order
 
     def say(self, held: bool, sent: float) -> Vote:
-        """Return its vote, if it has or had the token with a lease that was asked for at `sent`."""
+        """Return its vote, if it has or had the token with a lease that was requested at `sent`."""
         if not held:
             return Vote.NO
         return Vote.ABSTAINS if sent < self.counts_from else Vote.YES
@@ -179,7 +179,7 @@ class MajoritySteps(LockSteps):
 
         def question(seat: Seat) -> Core[Vote]:
             sent = self._clock()
-            # A renewal extends what is there; it never takes the lock anew.
+            # A renewal extends what is there; it never takes the lock again.
             if seat.there:
                 request = RenewRequest(hold.token, is_shared=False, lease_ms=lease_ms)
                 seat.there, _ = yield from RENEW.run(self.keys, request)

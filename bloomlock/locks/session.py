@@ -171,7 +171,7 @@ class LockSession(Watched):
                 # None can be held beside a new one. But another thread may have been granted the
                 # lock after this one, and be here before it.
                 older = min(hold, other, key=lambda each: (each.fence or 0, each.deadline))
-                self.lose(older, "its key was gone, and the lock was granted anew")
+                self.lose(older, "its key was gone, and the lock was granted again")
             if other is not hold and other.lost and other.owner is owner:
                 self._holds.pop(other, None)
 

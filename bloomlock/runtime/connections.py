@@ -45,7 +45,7 @@ _KEEP_NONE = (
 
 
 class Taken(NamedTuple):
-    """A connection and the bound that counts it; where the server was asked for its role, that."""
+    """A connection and the bound that counts it; and the server's role if it is known."""
 
     source: Source
     connection: Connection

@@ -34,7 +34,7 @@ RECONNECT_PAUSE = 0.1
 LONGEST_READ_S = 3600.0
 KEPT_MESSAGES = 10_000
 IDLE_LISTENERS = 4
-"""Connections kept for the next waits; each waiting thread has one of its own meanwhile."""
+"""Connections kept for the next waits; each waiting thread uses one of its own."""
 _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 

@@ -102,7 +102,7 @@ def _next_reply(connection: Connection, parser: Any, reader: Any) -> Any:
 
 
 def _is_message(parser: Any, reply: Any) -> bool:
-    """Return whether a reply is a message of RESP3 that was not asked for; raise an error."""
+    """Return whether a reply is a push message of RESP3; raise an error."""
     error = reply[0] if type(reply) is list and reply else reply
     if isinstance(error, RedisConnectionError if error is not reply else Exception):
         raise error

@@ -30,7 +30,7 @@ local function expire_with(shard, ...)
 end
 
 -- Give a shard the header of another generation, and its set of tombstones the sentinel. A set that was
--- evicted is not made anew: it would look as if nothing had been discarded.
+-- evicted is not made again: it would look as if nothing had been discarded.
 local function change_header(key, set, before, after, has_set)
   local is_sorted = has_set and redis.call('TYPE', set).ok == 'zset'
   if is_sorted and redis.call('ZREM', set, before) == 1 then

@@ -112,7 +112,7 @@ class LockStrategy(Strategy):
                 yield NO_LIMIT
                 if taken:
                     yield from update.carry_out(taken, asking.token)
-                # One that was lost as soon as it was got is asked for again.
+                # A lock that is lost as soon as it is held is acquired again.
                 elif clock() >= until:
                     error = LockTimeoutError(f"no lock for an item within {self._timeout:g} s")
                     update.answer(wanted, Segment(1, error=error))
@@ -123,7 +123,7 @@ class LockStrategy(Strategy):
                 else:
                     update.answer(wanted, Segment(1, error=error))
             except ConnectionLost as lost:
-                # Nothing but locks was asked for so far.
+                # Nothing but locks has been requested so far.
                 update.answer(wanted, Segment(1, error=lost.cause))
                 seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
                 yield Behind(_release_all(taken, asking.token), line, seconds)

@@ -117,7 +117,7 @@ class Job:
         try:
             # Until all workers have joined it this process holds the crawl, so that it does not
             # end: one that is late would begin another.
-            is_whole = record.hold(anew=self.options["restart"])
+            is_whole = record.hold(restart=self.options["restart"])
             with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
                 try:
                     for number in range(self.options["workers"]):

@@ -378,7 +378,7 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
 
         Args:
             script: Lua 5.1, as for EVAL.
-            items: As for `add_many`; a few hundred, as the server does nothing else meanwhile.
+            items: As for `add_many`; a few hundred, as the server does nothing else in that time.
             keys: All keys that the script uses. On a cluster the filter must have one shard, and
                 the keys must have its `hash_tag`.
             args: Its arguments.
@@ -407,7 +407,7 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         return await self._run(scripted.run_script(self._state, script, items, keys, args))
 
     async def to_memory(self) -> MemoryBloomFilter:
-        """Return the bits as a filter in this process; what is added meanwhile may be in it.
+        """Return the bits as a filter in this process; items added at the same time may be in it.
 
         Raises:
             ConfigurationError: If the filter has a window, grows or has discarded items, or the

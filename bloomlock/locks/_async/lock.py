@@ -334,7 +334,7 @@ class AsyncLock:
         return self._run(self._session.extend(self._owner(), ttl, add=not replace_ttl))
 
     def reacquire(self) -> Coroutine[Any, Any, bool]:
-        """Let the lease begin anew; redis-py's name for `extend()`."""
+        """Let the lease begin again; redis-py's name for `extend()`."""
         return self.extend()
 
     async def close(self) -> None:

@@ -269,7 +269,7 @@ class Lock:
         return self._run(self._session.extend(self._owner(), ttl, add=not replace_ttl))
 
     def reacquire(self) -> bool:
-        """Let the lease begin anew; redis-py's name for `extend()`."""
+        """Let the lease begin again; redis-py's name for `extend()`."""
         return self.extend()
 
     def close(self) -> None:

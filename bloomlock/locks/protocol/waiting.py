@@ -61,7 +61,7 @@ class Obtained(NamedTuple):
 
 
 def deadline_of(sent: float, lease_ms: int) -> float:
-    """Return when a lease that was asked for at `sent` (seconds) is over for its holder."""
+    """Return when a lease that was requested at `sent` (seconds) is over for its holder."""
     return sent + lease_ms / 1000 * (1 - DRIFT) - MARGIN_SECONDS
 
 
@@ -145,7 +145,7 @@ class Attempt:
         yield Behind(self.leave(), self._line, seconds)
 
     def leave(self) -> Core[None]:
-        """Leave the queue, and pass on the lock if it was granted meanwhile; never raises.
+        """Leave the queue, and pass on the lock if it was granted by then; never raises.
 
         What does not reach the server ends by itself, with the liveness or the lease.
         """
