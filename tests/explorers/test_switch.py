@@ -266,6 +266,9 @@ TOGETHER = [
     ("absent", ("add",), ("rebuild", "exists")),
     ("absent", ("add",), ("delete",)),
     ("there", ("exists", "add"), ("clear", "rebuild")),
+    # Whoever meets a generation that is half in its place goes on with it, and loses nothing of it.
+    ("there", ("exists",), ("rebuild",)),
+    ("there", ("create",), ("copy",)),
     ("there", ("rebuild",), ("clear", "add")),
     ("there", ("rebuild",), ("delete", "create")),
     ("absent", ("copy",), ("add", "clear", "add")),
@@ -307,6 +310,10 @@ def test_a_client_that_sleeps_at_any_step(world, case, seed, is_long):
                 go_on(walk, first)
                 go_on(walk, second)
                 walk.judge(world.check(way))
+                for one in walk.history:
+                    # What nobody else replaces, and nobody loses, is not found lost.
+                    is_alone = not {*SWITCHES} & {*programs[1 - one.client]}
+                    assert not (is_alone and is_error(one.answer)), walk.history
                 inner += 1
             number += size
         assert number > 1
