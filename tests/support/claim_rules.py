@@ -15,6 +15,8 @@ OFFERED = "offered"
 """In place of the token of a claim: the item was given back, and `expired` offers it."""
 NEVER, AFTER_LEASE, AT_ONCE = "never", "after the lease", "at once"
 """When an item that is given back is offered."""
+NOTHING = "nothing", 0, None
+"""The answer of a take-over that finds no claim."""
 COUNTS = ("claimed", "committed", "abandoned", "failed", "expired")
 
 
@@ -92,6 +94,10 @@ class Item(NamedTuple):
 def after(one: Done, item: Item) -> list[Item]:
     """Return what the item may be after an operation that gave its answer."""
     act = Act(one.kind, one.client) if isinstance(one.kind, str) else one.kind
+    if act.name == "take over" and item.holder == act.token and not item.is_over:
+        # A call that was cut off made that claim. The next one does not find it to be over.
+        answers = None, NOTHING, ("new", item.attempts, item.payload)
+        return [item] if one.answer in answers else []
     answer, then = RULES[act.name](act, item)
     return [then] if one.answer in (None, answer) else []
 
@@ -99,7 +105,7 @@ def after(one: Done, item: Item) -> list[Item]:
 def _claim(act: Act, item: Item) -> tuple[Any, Item]:
     takes_over = act.name == "take over"
     answer, then = _claim_or_not(act, item, only_expired=takes_over)
-    return (("nothing", 0, None) if takes_over and answer[0] != "new" else answer), then
+    return (NOTHING if takes_over and answer[0] != "new" else answer), then
 
 
 def _claim_or_not(act: Act, item: Item, *, only_expired: bool) -> tuple[Any, Item]:
