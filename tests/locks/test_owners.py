@@ -163,7 +163,7 @@ def test_who_takes_a_lock_whose_key_is_gone_ends_the_hold_before(r, renew):
     assert other(is_lost, lock) is False
     assert lost.is_set()
     wait_until(lambda: told == [lock])
-    with pytest.raises(LockLostError, match="granted anew"):
+    with pytest.raises(LockLostError, match="granted again"):
         lock.release()
     lock.check()
     lock.release()

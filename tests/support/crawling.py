@@ -54,6 +54,13 @@ class Site:
     def paths(self) -> list[str]:
         return [f"/{page}" for page in range(PAGES)]
 
+    def respond(self, path: str) -> tuple[int, str, str]:
+        """Return status, Location and body of a page."""
+        links = self.links(int(path[1:].partition("?")[0]))
+        status, *location = self.answer(path) if self.answer else [200]
+        body = "".join(f'<a href="/{page}">{page}</a>' for page in links)
+        return status, "".join(location), body
+
     @contextlib.contextmanager
     def served(self) -> Any:
         """Serve it on a loopback port."""
@@ -82,12 +89,10 @@ def _handler(site: Site) -> type[BaseHTTPRequestHandler]:
                 count = len(site.requested)
             if site.on_request:
                 site.on_request(count)
-            links = site.links(int(self.path[1:].partition("?")[0]))
-            body = "".join(f'<a href="/{page}">{page}</a>' for page in links)
-            status, *location = site.answer(self.path) if site.answer else [200]
+            status, location, body = site.respond(self.path)
             self.send_response(status)
-            for target in location:
-                self.send_header("Location", target)
+            if location:
+                self.send_header("Location", location)
             self.send_header("Content-Type", "text/html")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
