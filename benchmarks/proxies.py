@@ -1,14 +1,15 @@
-"""A way to a server that is longer, or loses replies."""
+"""Ways to a server: one that is longer, and one that loses replies."""
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import random
 import socket
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from socketserver import ThreadingTCPServer
 from statistics import median
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
@@ -19,9 +20,10 @@ from .place import connect, open_socket, parse_url
 from .processes import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
+CHUNK = 1 << 18
 PINGS = 200
 TRIES = 3
 HANDSHAKE = {b"HELLO", b"AUTH", b"CLIENT", b"SELECT"}
@@ -33,87 +35,135 @@ _INCOMPLETE = object()
 def delayed(url: str, round_trip_ms: float) -> Iterator[str]:
     """Provide a URL from which a round trip to the server takes so long.
 
-    The proxy takes some time itself, and sleeps longer than it should, so its delay is found by
-    trying. It is a process of its own: threads of this one serve the pages of a crawl.
+    What is read is written some milliseconds later, without holding back what comes after it: a
+    longer wire, not a thinner one. The proxy takes some time itself, and sleeps longer than it
+    should, so the delay is found by trying.
     """
     if not round_trip_ms:
         yield url
         return
-    with Worker(_delay, url) as proxy:
-        through, delay = proxy.hear(), 0.0
-        for _ in range(TRIES):
-            delay = max(0.0, delay + round_trip_ms / 1e3 - round_trip(through))
-            proxy.pipe.send(delay)
+    delay_ms = 0.0
+    for _ in range(TRIES):
+        with delaying(url, delay_ms) as through:
+            delay_ms = max(0.0, delay_ms + (round_trip_ms - measured_ms(through)) / 2)
+    with delaying(url, delay_ms) as through:
         yield through
 
 
-def _delay(pipe: Connection, url: str) -> None:
-    with Proxy(url) as proxy:
-        pipe.send(proxy.url)
-        while True:
-            proxy.delay = pipe.recv()
+@contextmanager
+def delaying(url: str, delay_ms: float) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="bloomlock-") as folder:
+        path = f"{folder}/proxy.sock"
+        with Worker(_delay, url, path, delay_ms / 1e3) as proxy:
+            proxy.hear()
+            yield f"unix://{path}"
 
 
-def round_trip(url: str) -> float:
+def measured_ms(url: str) -> float:
     times = []
     with connect(url) as client:
         for _ in range(PINGS):
             start = time.perf_counter()
             client.ping()
             times.append(time.perf_counter() - start)
-    return median(times)
+    return median(times) * 1e3
 
 
-class Proxy(ThreadingTCPServer):
-    """A proxy on a loopback port, in threads of this process; a context manager.
+def _delay(pipe: Connection, url: str, path: str, delay: float) -> None:
+    """Serve until this process is ended."""
 
-    It looks at whole exchanges: all commands the client has sent, then all replies to them. Of some
-    it swallows the replies and closes the connection, as a network would. Every second loss happens
-    before the commands reach the server, the others after they were applied. The client cannot know
-    which. Messages that come unasked are not carried.
+    def serve(client: socket.socket) -> None:
+        server = open_socket(url)
+        threading.Thread(target=_carry, args=(client, server, delay), daemon=True).start()
+        _carry(server, client, delay)
+
+    _listen(path, serve)
+    pipe.send("ready")
+    pipe.recv()
+
+
+def _carry(source: socket.socket, target: socket.socket, delay: float) -> None:
+    on_the_way: queue.Queue[tuple[float, bytes]] = queue.Queue()
+
+    def write() -> None:
+        data = b"unwritten"
+        with contextlib.suppress(OSError):
+            while data:
+                due, data = on_the_way.get()
+                time.sleep(max(0.0, due - time.monotonic()))
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=write, daemon=True).start()
+    data = b"unread"
+    while data:
+        try:
+            data = source.recv(CHUNK)
+        except OSError:
+            data = b""
+        on_the_way.put((time.monotonic() + delay, data))
+
+
+def _listen(path: str, serve: Callable[[socket.socket], None]) -> socket.socket:
+    """Serve each client that connects in a thread of its own; return what listens."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                threading.Thread(target=serve, args=(client,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return listener
+
+
+class LossProxy:
+    """A proxy that loses replies: it swallows some and closes the connection, as a network would.
+
+    It looks at whole exchanges: all commands the client has sent, then all replies to them. Every
+    second loss happens before the commands reach the server, the others after they were applied.
+    The client cannot know which. It is threads of this process, and a context manager.
 
     Attributes:
-        delay: Seconds that each exchange takes longer.
         losing: Whether replies are lost; False at first.
         taken: Exchanges, as bytes and number of replies.
         lost: Exchanges lost before the server saw them, and after it carried them out.
     """
 
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
     def __init__(self, url: str, share: float = 0.0) -> None:
-        super().__init__(("127.0.0.1", 0), self._serve)
-        self.delay = 0.0
         self.losing = False
         self.taken: list[tuple[bytes, int]] = []
         self.lost = {"before": 0, "after": 0}
         self._server = url
         self._share = share
         self._random = random.Random(0)
+        self._folder = tempfile.TemporaryDirectory(prefix="bloomlock-")
+        self._path = f"{self._folder.name}/proxy.sock"
 
     @property
     def url(self) -> str:
         server = parse_url(self._server)
         kept = {name: server[name] for name in server if name in {"db", "username", "password"}}
-        return f"redis://127.0.0.1:{self.server_address[1]}?{urlencode(kept)}"
+        return f"unix://{self._path}?{urlencode(kept)}"
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
+        self._listener = _listen(self._path, self._serve)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._folder.cleanup()
 
-    def _serve(self, client: socket.socket, *_: Any) -> Any:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError), open_socket(self._server) as server:
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError), open_socket(self._server) as server:
             while True:
                 data, commands = exchange(client, 0)
                 self.taken.append((data, len(commands)))
-                time.sleep(self.delay)
                 names = {command[0].upper() for command in commands}
                 loss = ""
                 if self.losing and not names <= HANDSHAKE and self._random.random() < self._share:
@@ -122,7 +172,7 @@ class Proxy(ThreadingTCPServer):
                 if loss == "before":
                     return
                 server.sendall(data)
-                replies = exchange(server, len(commands))[0]
+                replies, _ = exchange(server, len(commands))
                 if loss == "after":
                     return
                 client.sendall(replies)

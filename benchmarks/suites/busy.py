@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import contenders as c
 from benchmarks.place import Meter, Place, connect, forget, open_socket
-from benchmarks.proxies import Proxy, exchange
+from benchmarks.proxies import LossProxy, exchange
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part
 from benchmarks.tables import Column
@@ -51,7 +51,7 @@ def measure(bench: Bench) -> Iterable[Row]:
 
 def _take_down(entry: c.Entry, adds: int, bench: Bench) -> list[tuple[bytes, int]]:
     """Return what a contender writes for so many adds, and how many replies each has."""
-    with Proxy(bench.url) as proxy:
+    with LossProxy(bench.url) as proxy:
         made = c.make(entry, Place(proxy.url, bench.prefix, f"busy-{entry.name}"))
         for item in items(*WARM_UP):
             made.add(item)

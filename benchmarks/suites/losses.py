@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import contenders as c
 from benchmarks.place import Place
-from benchmarks.proxies import Proxy
+from benchmarks.proxies import LossProxy
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import Column
@@ -33,7 +33,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     for entry in bench.choose(ENTRIES):
         row = Row.of("losses", f"{count:,} adds, {SHARE:.0%} of the replies lost", entry)
         raised = lost = twice = 0
-        with Proxy(bench.url, SHARE) as proxy:
+        with LossProxy(bench.url, SHARE) as proxy:
             place = Place(proxy.url, bench.prefix, f"loss {entry.name}", 2 * count + 1000)
             made = c.make(entry, place)
             proxy.losing = True
