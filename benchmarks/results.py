@@ -81,6 +81,7 @@ def save(folder: Path, result: Result, rows: Iterable[Row]) -> None:
     lines = ",\n".join(json.dumps(vars(row), ensure_ascii=False) for row in rows)
     head = json.dumps(result, ensure_ascii=False, indent=1)[:-2]
     text = f'{head},\n "rows": [\n{lines}\n ]\n}}\n'
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{result['suite']}.json").write_text(text, "utf-8")
 
 

@@ -1,15 +1,17 @@
 """What pydoc says of the standard library, as a folder of HTML: a site that every machine carries.
 
-pydoc imports what it shows, so only harmless modules are rendered, in a process that has no
+pydoc imports what it shows, so only harmless modules are rendered, in processes that have no
 standard input and no environment (pydoc prints `os.environ`, and a module may want a display).
 """
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,14 +51,20 @@ def pydoc_pages(show: Callable[[str], object]) -> Path:
         return folder
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     names = harmless()
-    with subprocess.Popen(  # noqa: S603 - our own words
-        [sys.executable, "-Iuc", _RENDER, *names],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as renderer:
-        for done, _ in enumerate(chain([b""], renderer.stdout or ())):
+    count = os.cpu_count() or 1
+    with ExitStack() as stack:
+        renderers = [
+            subprocess.Popen(  # noqa: S603 - our own words
+                [sys.executable, "-Iuc", _RENDER, *names[number::count]],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            for number in range(count)
+        ]
+        lines = chain([b""], *(stack.enter_context(one).stdout or () for one in renderers))
+        for done, _ in enumerate(lines):
             show(f"rendering the documentation of Python, once: {done} of {len(names)} pages")
     pages = {page.name: page for page in sorted(folder.glob("*.html"))}
     for page in pages.values():
