@@ -67,7 +67,7 @@ def measure(tmp_path, server):
 def test_single_items(measure):
     found = measure("single", "--items", "50", part="single", only="atomic sadd")
     for name in ("atomic", "sadd"):
-        assert found["single", name, ONE, NEW]["trips"] == [1.0]
+        assert found["single", name, ONE, NEW]["trips"][0] < 1.5
     # 15 bytes of command, the item's 40, and the key's: more than an item, less than five.
     assert 50 < found["single", "sadd", ONE, NEW]["to"][0] < 200
     assert "/ SADD" in found["out"]
@@ -78,7 +78,7 @@ def test_the_server_at_50_connections(measure):
     table = "an add of a seen item at 50 connections"
     atomic, sadd = (found["busy", name, table, ""] for name in ("atomic", "sadd"))
     assert atomic["to"][0] > sadd["to"][0] > 50
-    assert atomic["trips"] == sadd["trips"] == [1.0]
+    assert atomic["trips"][0] < 1.5 > sadd["trips"][0]
 
 
 def test_far_away(measure, monkeypatch):
@@ -123,7 +123,8 @@ def test_memory(measure):
 def test_windows(measure):
     found = measure("windows", "--items", "20", part="windows", only="plain window")
     plain, window = (found["windows", name, ONE, NEW] for name in ("plain", "window"))
-    assert plain["trips"] == window["trips"] == [1.0]
+    # A look at the fill may come between.
+    assert plain["trips"][0] < 1.5 > window["trips"][0]
 
 
 def test_losses(measure):

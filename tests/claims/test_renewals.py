@@ -23,16 +23,17 @@ def ends_in(found):
     return min(claim.remaining for claim in found.open_claims())
 
 
-def let_be_renewed(clock, found, lease=LEASE):
-    """Let half of a lease pass, until all that is open is renewed."""
+def let_be_renewed(clock, found, held, lease=LEASE):
+    """Let half of a lease pass, until all that is open is renewed, and its workers know it."""
     clock.go_on(int(lease / 2))
     wait_until(lambda: ends_in(found) > lease - 1)
+    wait_until(lambda: min(one.remaining for one in held) > lease * 0.8)
 
 
 def test_work_may_take_longer_than_the_lease(clock, mine, other):
     with mine.claim("a", LEASE) as held:
         for _ in range(3):
-            let_be_renewed(clock, other)
+            let_be_renewed(clock, other, [held])
         held.check()
         assert other.claim("a").state is BUSY
         assert not list(other.expired())
@@ -46,7 +47,7 @@ def test_asyncio(clock, other):
             await mine.claim("a", LEASE) as held,
         ):
             for _ in range(3):
-                await asyncio.to_thread(let_be_renewed, clock, other)
+                await asyncio.to_thread(let_be_renewed, clock, other, [held])
             held.check()
             assert other.claim("a").state is BUSY
 
@@ -60,9 +61,9 @@ def test_a_batch_may_wait_longer_than_its_lease(clock, make, proxy):
     made = mine.claim_many([f"item {number}" for number in range(50)], LEASE)
     made[0].extend()  # now the server knows the script
     before = len(proxy.seen)
-    let_be_renewed(clock, other)
+    let_be_renewed(clock, other, made)
     assert proxy.seen[before:] == ["EVALSHA"] * 4
-    let_be_renewed(clock, other)
+    let_be_renewed(clock, other, made)
     assert not list(other.expired())
     assert mine.commit_many(made) == [True] * 50
 
@@ -71,7 +72,7 @@ def test_a_lease_that_was_extended_is_renewed_as_long(clock, mine, other):
     with mine.claim("a", LEASE) as held:
         held.extend(240.0)
         assert 200 < held.remaining <= 240
-        let_be_renewed(clock, other, 240)
+        let_be_renewed(clock, other, [held], 240)
         held.extend()
         assert ends_in(other) > 239
 
@@ -96,6 +97,7 @@ def test_who_closes_ends_no_claim_of_others(clock, make):
     for _ in range(3):
         clock.go_on(15)
         wait_until(lambda: one.claim("a").remaining > LEASE - 1)
+        wait_until(lambda: held.remaining > LEASE * 0.8)
     held.check()
     assert [claim.item for claim in make().expired()] == ["b"]
 
