@@ -447,7 +447,7 @@ static void take_all(const Places *self, const uint64_t *digests, Py_ssize_t cou
     }
 }
 
-/* Return for each item whether it was there (with `write`: not there); Python has to look: None. */
+/* Return a byte for each item, 1 if it was there (with `write`: not there); Python has to look: None. */
 static PyObject *take_many(const Places *self, PyObject *items, int write)
 {
     PyObject *answers = NULL;
@@ -455,11 +455,13 @@ static PyObject *take_many(const Places *self, PyObject *items, int write)
     if (count < 0 || !self->held)
         return count < 0 ? NULL : Py_NewRef(Py_None);
     uint64_t *digests = allocate(count, sizeof(uint64_t) * self->shape.words);
-    uint8_t *found = allocate(count, 1);
-    int done = digests && found ? digest_all(&self->shape, items, count, digests) : -1;
+    int done = digests ? digest_all(&self->shape, items, count, digests) : -1;
     if (done == 0)
         answers = Py_NewRef(Py_None);
-    if (done > 0) {
+    if (done > 0)
+        answers = PyBytes_FromStringAndSize(NULL, count);
+    if (done > 0 && answers != NULL) {
+        uint8_t *found = (uint8_t *)PyBytes_AsString(answers);
         if (write) {
             take_all(self, digests, count, 1, found);
         } else {
@@ -467,12 +469,9 @@ static PyObject *take_many(const Places *self, PyObject *items, int write)
             take_all(self, digests, count, 0, found);
             Py_END_ALLOW_THREADS
         }
-        answers = PyList_New(count);
+        for (Py_ssize_t i = 0; i < count; i++)
+            found[i] ^= (uint8_t)write;
     }
-    for (Py_ssize_t i = 0; done > 0 && answers != NULL && i < count; i++)
-        if (PyList_SetItem(answers, i, Py_NewRef(found[i] == write ? Py_False : Py_True)) < 0)
-            Py_CLEAR(answers);
-    PyMem_Free(found);
     PyMem_Free(digests);
     return answers;
 }

@@ -64,7 +64,7 @@ BATCH = Suite(
                 ),
                 (12, 3),
             ),
-            Stage(_MIDDLE, (batches(10_000, 10_000, fresh=True),), (8, 3)),
+            Stage(_MIDDLE, (batches(10_000, 50_000),), (8, 3)),
             Stage(
                 (c.ATOMIC, c.ITEMS, c.BITMAP, c.NATIVE, c.SADD, c.EXACT, c.BF),
                 (

@@ -136,14 +136,14 @@ class Chunk:
         self._size, self.at = len(encoded), missed
         self._repeats: list[tuple[int, int]] = []
         some = encoded if len(missed) == len(encoded) else pick(encoded, missed)
-        self.items = list(dict.fromkeys(some))
-        if len(self.items) < len(some):
+        self.items = some
+        if len(set(some)) < len(some):
             first: dict[bytes, int] = {}
             for index, item in zip(missed, some, strict=True):
                 earlier = first.setdefault(item, index)
                 if earlier != index:
                     self._repeats.append((index, earlier))
-            self.at = list(first.values())
+            self.items, self.at = list(first), list(first.values())
 
     def spread(self, results: Sequence[int], *, write: bool) -> list[Any]:
         """Return the results of all items; what was kept is seen, of repeats the first is new."""

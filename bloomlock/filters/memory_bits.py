@@ -130,13 +130,13 @@ class MemoryBits:
     def _for_many(
         self, step: Callable[[Any], Any], items: Sequence[str | bytes], first: int
     ) -> list[bool]:
-        answers: list[bool] | None = None
-        if not isinstance(self.engine, PythonBits):
-            answers = step(items)
+        if isinstance(self.engine, PythonBits):
+            return cast("list[bool]", step(encode_items(items, first)))
+        answers = step(items)
         if answers is None:
             # Of an item that is neither str nor bytes, or has no UTF-8 form, this is the error.
             answers = step(encode_items(items, first))
-        return cast("list[bool]", answers)
+        return cast("list[bool]", np.frombuffer(answers, np.bool_).tolist())
 
     def count(self, shard: int | None = None, start: int = 0, length: int | None = None) -> int:
         if shard is None:

@@ -13,7 +13,6 @@ https://redis.io/docs/latest/commands/bitop/
 
 from __future__ import annotations
 
-from operator import not_
 from typing import TYPE_CHECKING, cast
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -125,14 +124,12 @@ def _set(shard: Shard, image: Bytes, items: Sequence[bytes]) -> None:
         set_rows(image, hasher.rows(items))
 
 
-def _missing(
-    shard: Shard, before: bytes | memoryview, items: Sequence[bytes]
-) -> Sequence[bool] | Flags:
+def _missing(shard: Shard, before: bytes | memoryview, items: Sequence[bytes]) -> Flags:
     hasher = shard.hasher
     if hasher.compiled is not None:
         image = bytearray(before) if isinstance(before, bytes) else before
         bits = hasher.compiled.over((image,) * hasher.shards)
-        return list(map(not_, cast("list[bool]", bits.exists_many(list(items)))))
+        return ~np.frombuffer(cast("bytes", bits.exists_many(list(items))), np.bool_)
     return rows_missing(np.frombuffer(before, np.uint8), hasher.rows(items))
 
 
