@@ -9,10 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 
 class LockOwner:
@@ -20,15 +17,16 @@ class LockOwner:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        LOCKS[self] = threading.Lock
+        OWNERS[id(self)] = self
 
 
-LOCKS: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
-"""By their owner what makes the locks, which are attributes `_lock`."""
+OWNERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""What has a lock, its attribute `_lock`, by `id`: a pool of the user's own may be unhashable."""
 
 
 def _renew_locks() -> None:
-    for owner, make in list(LOCKS.items()):
+    for owner in list(OWNERS.values()):
+        make = threading.Lock if isinstance(owner, LockOwner) else threading.RLock
         owner._lock = make()  # noqa: SLF001 - of this module
 
 

@@ -96,3 +96,11 @@ def test_a_child_of_fork_uses_none_of_its_parents(r, lock):
     assert status == 0
     assert idle(r) is connection
     use(lock)
+
+
+def test_a_pool_needs_no_hash(valkey):
+    class Pool(redis.ConnectionPool):
+        __hash__ = None
+
+    with redis.Redis(connection_pool=Pool.from_url(valkey)) as client, Lock("job", client) as held:
+        assert held.owned()

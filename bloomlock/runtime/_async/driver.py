@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import weakref
 from functools import partial
 from itertools import chain
@@ -41,7 +40,7 @@ from bloomlock.runtime._async.exchange import AsyncExchange
 from bloomlock.runtime.background import AsyncBackground, out_of_time
 from bloomlock.runtime.clock import async_sleep, boot_clock
 from bloomlock.runtime.cluster import Again, Pauses, Sent
-from bloomlock.runtime.forks import LOCKS
+from bloomlock.runtime.forks import OWNERS
 from bloomlock.runtime.pubsub import Hub, Listener, listen
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class AsyncDriver(AsyncExchange):
             # redis-py takes the lock of a pool before it notices that its process is a child of
             # fork, where a thread of the parent may have it for ever.
             if hasattr(pool := connections.own_pool(client), "_lock"):
-                LOCKS[pool] = threading.RLock
+                OWNERS[id(pool)] = pool
 
     @classmethod
     def of(cls, client: Any) -> Self:

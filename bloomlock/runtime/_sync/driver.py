@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from functools import partial
 from itertools import chain
@@ -40,7 +39,7 @@ from bloomlock.runtime._sync.exchange import Exchange
 from bloomlock.runtime.background import Background, out_of_time
 from bloomlock.runtime.clock import boot_clock, sleep
 from bloomlock.runtime.cluster import Again, Pauses, Sent
-from bloomlock.runtime.forks import LOCKS
+from bloomlock.runtime.forks import OWNERS
 from bloomlock.runtime.pubsub import Listener, listen
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Driver(Exchange):
         # redis-py takes the lock of a pool before it notices that its process is a child of
         # fork, where a thread of the parent may have it for ever.
         if hasattr(pool := connections.own_pool(client), "_lock"):
-            LOCKS[pool] = threading.RLock
+            OWNERS[id(pool)] = pool
 
     @classmethod
     def of(cls, client: Any) -> Self:
