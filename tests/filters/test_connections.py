@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import multiprocessing
 
 import pytest
 import redis
@@ -238,3 +239,28 @@ def test_a_connection_that_does_not_end_in_time_fails_no_close(r, valkey, monkey
     asyncio.run(main())
     # Looks at a server that was given by URL may have clients of their own.
     assert len(closed) >= 3
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("strategy", ["atomic", "lock"])
+def test_a_forked_child_does_not_share_the_connection(r, valkey, strategy):
+    made = BloomFilter("x", 10_000, 1e-9, client=valkey, strategy=strategy)
+    made.add("before")
+    context = multiprocessing.get_context("fork")
+    asked, answers = context.Queue(), context.Queue()
+
+    def child():
+        for item in iter(asked.get, None):
+            answers.put((made.add(item), made.exists(item), made.exists("before")))
+
+    process = context.Process(target=child)
+    process.start()
+    for number in range(30):
+        # In turn: the child, and then its parent.
+        asked.put(f"child {number}")
+        assert answers.get() == (True, True, True)
+        assert made.add(f"child {number}") is False
+        assert made.add(f"parent {number}") is True
+    asked.put(None)
+    process.join()
+    assert process.exitcode == 0

@@ -8,15 +8,9 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from bloomlock import MemoryBloomFilter
-from bloomlock.descriptor import READY
 from bloomlock.errors import ConfigurationError
-from bloomlock.spec import FIELDS, RequestedSpec, encode
-
-SAVED = encode(RequestedSpec.check(1_000, 0.01, shards=2).describe().with_generation(1, READY))
 
 
 @pytest.fixture
@@ -110,31 +104,6 @@ def test_a_damaged_file_is_refused_with_one_sentence(path, damage):
         MemoryBloomFilter.load(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=100,
-)
-@given(
-    text=st.binary(max_size=300)
-    | st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=9).map(
-        lambda value: json.dumps(value).encode()
-    )
-    | st.dictionaries(
-        st.sampled_from(FIELDS),
-        st.integers().map(str) | st.text(max_size=30) | st.integers(),
-    ).map(lambda some: json.dumps(SAVED | some).encode())
-)
-def test_no_header_gets_through_but_as_one_sentence(path, text):
-    if b"\n" in text:
-        return
-    path.write_bytes(written(text)[:4096] + path.read_bytes()[4096:])
-    try:
-        MemoryBloomFilter.load(path).info()
-    except ConfigurationError as error:
-        assert "\n" not in str(error)
-        assert len(str(error)) < 1000
 
 
 def test_what_is_no_file_is_the_systems_error(tmp_path):

@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from murmur import murmur3_x64_128
 
-from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import Hasher, encode_item, encode_items
 from bloomlock.sizing import FIRST_BIT, MAX_SHARD_BITS
 
@@ -103,27 +102,6 @@ def test_trailing_zero_bytes_make_another_item_under_neighbouring_seeds():
     hasher = Hasher(10**9, 40, 1, tuple(range(40)))
     sets = [frozenset(hasher.locate(item)[1]) for item in (b"", b"\0", b"\0\0", b"a", b"a\0")]
     assert all(len(one & other) < 5 for one in sets for other in sets if one is not other)
-
-
-@pytest.mark.parametrize("item", [None, 1, 1.5, ["a"], bytearray(b"a"), memoryview(b"a"), object()])
-def test_other_types_are_refused(item):
-    with pytest.raises(TypeError, match="item must be str or bytes, not"):
-        encode_item(item)
-
-
-@given(st.lists(st.one_of(st.text(), st.binary())))
-def test_text_is_its_utf8_and_many_are_encoded_as_one_is(items):
-    expected = [item.encode() if isinstance(item, str) else item for item in items]
-    assert [encode_item(item) for item in items] == expected
-    assert encode_items(items) == expected
-
-
-@pytest.mark.parametrize("others", [["a"], [b"a"], ["a", b"a"]])
-def test_the_index_of_a_bad_item_is_named(others):
-    with pytest.raises(TypeError, match=r"items\[12\]: item must be str or bytes, not int \(7\)"):
-        encode_items([*(others * 4)[:2], 7], first=10)
-    with pytest.raises(ConfigurationError, match=r"items\[12\]: .*surrogate"):
-        encode_items([*(others * 4)[:2], "\ud800"], first=10)
 
 
 def test_a_subclass_of_str_is_its_text():

@@ -6,12 +6,11 @@ import math
 import struct
 from datetime import timedelta
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock.slice_sizes import MAX_SLICES, MIN_SLICES, Ring, Window, check_window
+from bloomlock.slice_sizes import MAX_SLICES, MIN_SLICES, Ring, Window
 from bloomlock.slices import live_slices
 from bloomlock.spec import RequestedSpec
 
@@ -59,25 +58,3 @@ def test_the_size_keeps_the_rate_and_is_not_too_large(slices, error_rate):
     assert (slices + 1) * fill**size.num_hashes <= error_rate * 1.0001
     fewer = -math.expm1(-size.num_hashes * items / (0.999 * size.shard_bits))
     assert (slices + 1) * fewer**size.num_hashes > error_rate
-
-
-@pytest.mark.parametrize("slices", [2, 6, 12])
-def test_the_rate_of_all_live_slices_together_is_that_asked_for(slices):
-    """All slices full: a mistake is one slice that has all k bits."""
-    chance = np.random.default_rng(slices)
-    rate, asked = 1e-2, 100_000
-    size, each = described(30_000, rate, slices)
-    probes = chance.integers(size.shard_bits, size=(asked, size.num_hashes))
-    found = np.zeros(asked, bool)
-    for _ in range(slices + 1):
-        bits = np.zeros(size.shard_bits, bool)
-        bits[chance.integers(size.shard_bits, size=each * size.num_hashes)] = True
-        found |= bits[probes].all(axis=1)
-    # The formula gives about the rate itself; seven deviations upwards are passed in 1e-10 of runs.
-    mistakes = np.count_nonzero(found)
-    assert 0.8 * rate * asked < mistakes < rate * asked + 7 * math.sqrt(rate * asked)
-
-
-def test_windows_in_seconds_and_as_timedelta_are_the_same():
-    seconds, length = Window(90, 6), Window(timedelta(seconds=90), 6)
-    assert check_window(seconds) == check_window(length) == Ring(90_000_000, 6)
