@@ -15,13 +15,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .descriptor import HEADER_BYTES, has_discards
+from .commands import Script, answer_of, in_parallel
+from .descriptor import HEADER_BYTES, has_discards, header_from_bytes, unflagged
 from .effects import ConnectionLost
 from .hashing import encode_item
 from .keys import ClaimKeys
-from .parallel import in_parallel
-from .scripts import Script, answer_of
-from .strategies.base import header_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,7 +176,7 @@ def _ask_shard(
         if todo:
             shard.slices.learn(answers[todo[0]][1])
     headers = [header_from_bytes(header) for header, *_ in answers]
-    if not all(map(shard.has, headers)):
+    if any(unflagged(header) != shard.header for header in headers):
         return None
     shard.slices.has_tombstones |= any(map(has_discards, headers))
     return [answer for _, *some in answers for answer in some]

@@ -1,28 +1,61 @@
-"""Commands in RESP, the protocol of Redis, and which of them end a transaction.
+"""Commands: encoded in RESP, sent, again where that is safe, as scripts, and side by side.
 
-https://redis.io/docs/latest/develop/reference/protocol-spec/
+A script is sent by its digest, and whole where the server lacks it. Of cores that are carried out
+side by side the requests go out as one `Parallel`: to each server as one pipeline, to all servers
+at once. So they cost the round trips of the slowest, and a core sees nothing of this.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+import hashlib
+from collections import deque
+from importlib.resources import files
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from redis.exceptions import ExecAbortError
+import redis.exceptions
+from redis.exceptions import ExecAbortError, NoScriptError
+
+from .effects import (
+    Command,
+    ConnectionLost,
+    Core,
+    Elsewhere,
+    Parallel,
+    Parts,
+    Pause,
+    Pipeline,
+    Replies,
+    Request,
+    Transaction,
+)
+from .errors import ConfigurationError
+from .refusals import is_missing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-Replies: TypeAlias = list[Any]
-Command: TypeAlias = "bytes | Parts"
+    from .effects import Outcome
 
+    Arguments = Callable[[], Sequence[bytes | int]]
+    Call = tuple[Sequence[str], Sequence[str | bytes | int]]
 
-class Parts(tuple["bytes | memoryview", ...]):
-    """One RESP-encoded command in parts; a `memoryview` among them is sent uncopied.
+T = TypeVar("T")
+Write: TypeAlias = "tuple[int, int, list[bytes | memoryview]]"
+"""Replies to read before it, commands written with it, and its bytes."""
 
-    What it shows must not change until all replies have come, nor later if they do not come.
-    """
+WRITE_BYTES = 64 * 1024
+"""Commands of different requests that are smaller than this go out in one write."""
 
-    __slots__ = ()
+UNANSWERED_BYTES = 300_000
+"""Commands of a pipeline without a reply when the next are made: 8000 operations of BITFIELD.
+
+What is unanswered when a connection is lost is unknown, so these are few.
+The replies to them have to fit into the buffers on the way, or a server that cannot send would not
+read either. They are a seventh of that for bits, and less for packed items."""
+
+RETRY_PAUSES = (0.0, 0.2)
+"""Seconds before the second and third try of a request that may be repeated."""
 
 
 def encode_command(*arguments: str | bytes | int) -> bytes:
@@ -82,3 +115,263 @@ def ends_transaction(commands: Sequence[Command], replies: Replies) -> bool:
         if command == UNWATCH:
             return not isinstance(reply, Exception)
     return False
+
+
+def deliver(
+    request: Request | Pipeline | Transaction,
+    *,
+    repeatable: bool,
+    lost: ConnectionLost | None = None,
+) -> Core[Replies]:
+    """Send a request, again if nothing was sent or it is `repeatable`; `lost` is a first try.
+
+    A time-out has already waited long and is followed by one more try only.
+    """
+    for pause in RETRY_PAUSES:
+        if lost is None:
+            try:
+                first: Replies = yield request
+            except ConnectionLost as failed:
+                lost = failed
+            else:
+                return first
+        if lost.sent and not repeatable:
+            raise lost
+        if isinstance(lost.cause, redis.exceptions.TimeoutError):
+            if not lost.sent:
+                raise lost
+            break
+        lost = None
+        yield Pause(pause)
+    replies: Replies = yield request
+    return replies
+
+
+def collect(
+    request: Request | Pipeline, *, repeatable: bool, lost: ConnectionLost | None = None
+) -> Core[Replies]:
+    """Like `deliver`, but each reply that did not come is a ConnectionLost."""
+    try:
+        return (yield from deliver(request, repeatable=repeatable, lost=lost))
+    except ConnectionLost as failed:
+        count = request.num_replies
+        written = count if failed.written is None else failed.written
+        unsent = ConnectionLost(failed.cause, sent=False, replies=[])
+        unknown = [failed] * (written - len(failed.replies))
+        return [*failed.replies, *unknown, *[unsent] * (count - written)]
+
+
+def ask(key: str, *commands: bytes) -> Core[Replies]:
+    """Send commands that may be repeated; raise an error that is a reply, or why none came."""
+    try:
+        return check((yield from deliver(Request(key, commands), repeatable=True)))
+    except ConnectionLost as lost:
+        raise lost.cause from None
+
+
+def elsewhere(run: Callable[[Core[T]], Any], core: Core[T]) -> Core[T]:
+    answer: T = yield Elsewhere(run, core)
+    return answer
+
+
+def check(replies: Replies) -> Replies:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+class Script:
+    """One script, put together from files of this folder; `body` comes first."""
+
+    def __init__(self, *names: str, body: str = "") -> None:
+        folder = files("bloomlock") / "scripts"
+        self.source = body + "".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
+        self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    def by_digest(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
+        return encode_command("EVALSHA", self.digest, len(keys), *keys, *arguments)
+
+    def by_source(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
+        return encode_command("EVAL", self.source, len(keys), *keys, *arguments)
+
+    def call(
+        self, calls: Sequence[Call], *, repeatable: bool, lost: ConnectionLost | None = None
+    ) -> Core[Replies]:
+        """Run the script once for each call, in one round trip (two where it was not loaded)."""
+        request = Request(calls[0][0][0], [self.by_digest(*call) for call in calls])
+        replies = yield from collect(request, repeatable=repeatable, lost=lost)
+        again = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if again:
+            # Nothing of these ran.
+            request = Request(request.key, [self.by_source(*calls[i]) for i in again])
+            late = yield from collect(request, repeatable=repeatable)
+            for index, reply in zip(again, late, strict=True):
+                replies[index] = reply
+        return replies
+
+    def call_each(
+        self, keys: Sequence[str], arguments: Sequence[Arguments], *, repeatable: bool
+    ) -> Core[Replies]:
+        """Run the script several times, packing each call while others are on their way."""
+        if len(arguments) == 1:
+            return (yield from self.call([(keys, arguments[0]())], repeatable=repeatable))
+
+        def writes() -> Iterator[list[bytes]]:
+            # The first call carries the source, which hardly takes longer. It spares the others
+            # being sent twice to a server that lacks the script.
+            make = self.by_source
+            for some in arguments:
+                yield [make(keys, some())]
+                make = self.by_digest
+
+        request = Pipeline(keys[0], len(arguments), writes)
+        replies = yield from collect(request, repeatable=repeatable)
+        for index, reply in enumerate(replies):
+            if isinstance(reply, NoScriptError):
+                calls = [(keys, arguments[index]())]
+                (replies[index],) = yield from self.call(calls, repeatable=repeatable)
+        return replies
+
+
+def answer_of(reply: Any, what: str) -> Any:
+    """Return the reply to a script, or raise what it is; `what` is as for named_error."""
+    if isinstance(reply, ConnectionLost):
+        raise reply.cause from None
+    if isinstance(reply, Exception):
+        raise named_error(reply, what)
+    return reply
+
+
+def named_error(error: Exception, what: str) -> Exception:
+    """Return the error of a script; a ConfigurationError where the server runs none.
+
+    `what` is the subject of a sentence and its verb: "claims need".
+    """
+    if isinstance(error, ConnectionLost) or not is_missing(error):
+        return error
+    named = ConfigurationError(
+        f"{what} a server that runs scripts for this client; it answered {error}"
+    )
+    named.__cause__ = error
+    return named
+
+
+_SHARED = (Request, Pipeline, Pause)
+"""Steps of several cores that become one."""
+
+
+def in_parallel(cores: Sequence[Core[T]], most: int | None = None) -> Core[list[T]]:
+    """Carry out several cores, `most` at once, and return their results in order.
+
+    A core that does something else than send requests and pause is carried out to its end by
+    itself. What a core raises ends the others where they are.
+    """
+    results: list[T] = []
+    step = most or max(1, len(cores))
+    for start in range(0, len(cores), step):
+        some = cores[start : start + step]
+        results += (yield from _side_by_side(some)) if len(some) > 1 else [(yield from some[0])]
+    return results
+
+
+def _side_by_side(cores: Sequence[Core[Any]]) -> Core[list[Any]]:  # noqa: C901 - one loop
+    results: list[Any] = [None] * len(cores)
+    # Of each core that is under way the step it waits for.
+    steps: dict[int, Any] = {}
+
+    def go_on(index: int, answer: Any) -> None:
+        resume = cores[index].throw if isinstance(answer, Exception) else cores[index].send
+        try:
+            steps[index] = resume(answer)
+        except StopIteration as stop:
+            results[index] = stop.value
+            steps.pop(index, None)
+
+    for index in range(len(cores)):
+        go_on(index, None)
+    while steps:
+        alone = next((i for i, one in steps.items() if not isinstance(one, _SHARED)), None)
+        asking = [i for i, step in steps.items() if not isinstance(step, Pause)]
+        if alone is not None:
+            while alone in steps:
+                try:
+                    answer = yield steps[alone]
+                except Exception as error:  # noqa: BLE001 - the core's to judge
+                    answer = error
+                go_on(alone, answer)
+        elif asking:
+            answers = yield from _send([steps[index] for index in asking])
+            for index, answer in zip(asking, answers, strict=True):
+                go_on(index, answer)
+        else:
+            yield Pause(max(step.seconds for step in steps.values()))
+            for index in list(steps):
+                go_on(index, None)
+    return results
+
+
+def _send(requests: Sequence[Request | Pipeline]) -> Core[Sequence[Outcome]]:
+    """Send requests at once; those for one key as one, which costs the client less."""
+    key = requests[0].key
+    if len(requests) == 1 or any(
+        isinstance(one, Pipeline) or one.key != key or one.commands[-1] == EXEC for one in requests
+    ):
+        outcomes: list[Outcome] = yield Parallel(requests)
+        return outcomes
+    try:
+        replies = yield Request(key, [command for one in requests for command in one.commands])  # type: ignore[union-attr]  # none is a Pipeline
+    except ConnectionLost as lost:
+        return outcomes_of(requests, lost.replies, lost)
+    return outcomes_of(requests, replies)
+
+
+def writes_of(requests: Sequence[Request | Pipeline]) -> Iterator[Write]:
+    """Yield the writes of requests that go to one server, as one pipeline."""
+    unanswered: deque[tuple[int, int]] = deque()
+    answered = written = size_of_all = size = 0
+    together: list[Command] = []
+    parts = chain.from_iterable(request.writes() for request in requests)
+    for commands in chain(parts, (None,)):
+        if commands is not None:
+            together += commands
+            for command in commands:
+                size += sum(map(len, command)) if isinstance(command, Parts) else len(command)
+            written += len(commands)
+        if together and (commands is None or size >= WRITE_BYTES):
+            while size_of_all > UNANSWERED_BYTES:
+                answered, oldest = unanswered.popleft()
+                size_of_all -= oldest
+            unanswered.append((written, size))
+            size_of_all += size
+            yield answered, written, join_commands(together)
+            together, size = [], 0
+
+
+def outcomes_of(
+    requests: Sequence[Request | Pipeline], replies: Replies, lost: ConnectionLost | None = None
+) -> list[Outcome]:
+    """Return for each request of one pipeline its replies, or the ConnectionLost."""
+    outcomes: list[Outcome] = []
+    end = 0
+    for request in requests:
+        start, end = end, end + request.num_replies
+        mine = replies[start:end]
+        if lost is None or end <= len(replies):
+            outcomes.append(mine)
+            continue
+        # Without a number all of what was to be written may have been.
+        written = lost.written if lost.written is not None else end
+        count = max(0, min(written, end) - start) if lost.sent else 0
+        outcomes.append(ConnectionLost(lost.cause, sent=count > 0, replies=mine, written=count))
+    return outcomes
+
+
+def leaves_transaction(requests: Sequence[Request | Pipeline], outcomes: Sequence[Outcome]) -> bool:
+    return any(
+        isinstance(request, Request)
+        and request.commands[-1] == EXEC
+        and not isinstance(outcome, ConnectionLost)
+        and not ends_transaction(request.commands, outcome)
+        for request, outcome in zip(requests, outcomes, strict=True)
+    )

@@ -55,6 +55,15 @@ def has_discards(header: int) -> bool:
     return header & DISCARDED != 0
 
 
+def header_from_bytes(data: bytes) -> int:
+    """Return the header from `GETRANGE key 0 7`; a string too short has none."""
+    return int.from_bytes(data, "big") if len(data) == HEADER_BYTES else 0
+
+
+def plain_header(data: bytes) -> int:
+    return unflagged(header_from_bytes(data))
+
+
 class Replaced(NamedTuple):
     shards: int
     header: int

@@ -15,12 +15,21 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from .commands import Command, Replies
-
 T = TypeVar("T")
+Replies: TypeAlias = list[Any]
+Command: TypeAlias = "bytes | Parts"
 
 make = tuple.__new__
 """`make(Request, fields)` calls no function in Python: those are what a lock's hand-over costs."""
+
+
+class Parts(tuple["bytes | memoryview", ...]):
+    """One RESP-encoded command in parts; a `memoryview` among them is sent uncopied.
+
+    What it shows must not change until all replies have come, nor later if they do not come.
+    """
+
+    __slots__ = ()
 
 
 class Request(NamedTuple):
@@ -44,7 +53,7 @@ class Request(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """Commands like a Request's, in writes of which few have no reply (see parallel.py).
+    """Commands like a Request's, in writes of which few have no reply (see `writes_of`).
 
     `writes` is called again for each try.
     """

@@ -65,12 +65,13 @@ class SliceState:
     Attributes:
         hasher: Places items in all slices that there can be.
         count: How many there are, as the last reply said; a wrong number costs a round trip.
+        num_offsets: Bits of an item in all of them.
         layout: The same as scripts take it; see slices.lua.
         openings: How calls of the script begin with that layout.
         has_tombstones: Whether a reply said that items were discarded.
     """
 
-    __slots__ = ("_ring", "count", "has_tombstones", "hasher", "layout", "openings")
+    __slots__ = ("_ring", "count", "has_tombstones", "hasher", "layout", "num_offsets", "openings")
 
     def __init__(self, hasher: Hasher, epoch_us: int, slices: Sequence[Slice]) -> None:
         self.hasher = hasher
@@ -88,11 +89,8 @@ class SliceState:
         """
         self.count = count
         self.layout = _LAYOUT.pack(*self._ring, count) + bytes(self.hasher.hashes[:count])
+        self.num_offsets = sum(self.hasher.hashes[:count])
         self.openings: dict[tuple[str, bytes], bytes] = {}
-
-    @property
-    def num_offsets(self) -> int:
-        return sum(self.hasher.hashes[: self.count])
 
 
 def live_slices(

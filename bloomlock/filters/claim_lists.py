@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.claims import COUNTERS, Offer, Record, Row, ask_claims
-from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
+from bloomlock.commands import ask, encode_command, in_parallel
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import ClaimKeys
-from bloomlock.parallel import in_parallel
 
 from .state import in_one_generation
 from .support import CLAIMS, check_support

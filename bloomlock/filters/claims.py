@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +11,6 @@ from bloomlock.claims import Offer, ask_claims, find_expired
 from bloomlock.effects import Pause
 from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.hashing import check_items, encode_item, encode_items
-from bloomlock.locks.session import new_token
 from bloomlock.runtime.clock import boot_clock
 
 from .answers import exists_many
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     Item = str | bytes
 
+TOKEN_BYTES = 15
 EXPIRED_AT_ONCE = 16
 USUAL_EXPIRED, MOST_EXPIRED = 64, 1000
 MARGIN_SECONDS = 0.005
@@ -91,7 +92,9 @@ def _take(
     server has granted one. An item that is BUSY is tried again with its token.
     """
     for one in sessions:
-        one.token = one.token or state.unanswered.take(one.offer.data) or new_token()
+        one.token = (
+            one.token or state.unanswered.take(one.offer.data) or secrets.token_bytes(TOKEN_BYTES)
+        )
     tried = [(one.offer.data, one.token) for one in sessions]
     todo = [*sessions]
     try:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from bloomlock.commands import answer_of, in_parallel
 from bloomlock.descriptor import has_discards, unflagged
 from bloomlock.effects import ConnectionLost
 from bloomlock.errors import OutcomeUnknownError, PartialResultError, batch_error
 from bloomlock.hashing import check_items, encode_item, encode_items, pick
-from bloomlock.parallel import in_parallel
-from bloomlock.scripts import answer_of
 from bloomlock.strategies.script import DISCARD as OPERATION
 from bloomlock.strategies.script import ask_shard
 

@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING, TypeAlias
 from redis.exceptions import RedisError
 
 from bloomlock.arrays import np
-from bloomlock.commands import encode_command
-from bloomlock.delivery import ask, elsewhere
+from bloomlock.commands import ask, elsewhere, encode_command, in_parallel
 from bloomlock.descriptor import COPY as COPIED
-from bloomlock.descriptor import HEADER_BYTES, has_discards, unflagged
+from bloomlock.descriptor import (
+    HEADER_BYTES,
+    has_discards,
+    header_from_bytes,
+    plain_header,
+    unflagged,
+)
 from bloomlock.descriptor import IMPORT as IMPORTED
 from bloomlock.effects import Call, ConnectionLost
 from bloomlock.errors import FilterLostError
-from bloomlock.parallel import in_parallel
 from bloomlock.sizing import FIRST_BYTE
 from bloomlock.slices import slices_in
-from bloomlock.strategies.base import header_command, header_from_bytes, plain_header, start_command
+from bloomlock.strategies.base import header_command, start_command
 from bloomlock.strategies.bitmap import merge_part
 
 from .files import SHARD_BYTES, FileReader, FileWriter, Layout, Part, refuse_other_key

@@ -17,17 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
-from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
-from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.commands import Script, ask, encode_command, in_parallel
+from bloomlock.descriptor import HEADER_BYTES, plain_header
 from bloomlock.effects import ConnectionLost
 from bloomlock.errors import ConfigurationError, FilterMismatchError
-from bloomlock.parallel import in_parallel
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.scripts import Script
 from bloomlock.sizing import FIRST_BYTE, estimate_count, estimate_deviation
 from bloomlock.slices import slices_in
-from bloomlock.strategies.base import header_command, plain_header, start_command
+from bloomlock.strategies.base import header_command, start_command
 from bloomlock.strategies.script import too_many_slices
 
 from .stored_filter import check_room

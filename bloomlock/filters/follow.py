@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from redis.exceptions import RedisError
 
 from bloomlock.arrays import np
-from bloomlock.delivery import RETRY_PAUSES
+from bloomlock.commands import RETRY_PAUSES
 from bloomlock.descriptor import DISCARDED, has_unknown_flags, is_header, unflagged
 from bloomlock.effects import ConnectionLost, Core, Pause
 from bloomlock.errors import (

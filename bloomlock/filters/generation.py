@@ -11,17 +11,17 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
+from bloomlock.commands import ask, encode_command, in_parallel
 from bloomlock.descriptor import (
     DISCARDED,
     GENERATION_BITS,
     HEADER_BYTES,
     generation_of,
     has_discards,
+    header_from_bytes,
+    plain_header,
 )
 from bloomlock.keys import discards_key, native_key
-from bloomlock.parallel import in_parallel
 from bloomlock.sizing import (
     FIRST_BIT,
     FIRST_BYTE,
@@ -33,7 +33,7 @@ from bloomlock.sizing import (
 from bloomlock.slice_sizes import compound_error_rate
 from bloomlock.slices import Slice, SliceState, live_slices
 from bloomlock.strategies import Shard
-from bloomlock.strategies.base import header_command, header_from_bytes, plain_header, start_command
+from bloomlock.strategies.base import header_command, start_command
 from bloomlock.strategies.bitmap import image_bytes
 
 if TYPE_CHECKING:

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
+from bloomlock.commands import ask, encode_command, in_parallel
 from bloomlock.keys import discards_key
-from bloomlock.parallel import in_parallel
 
 from .claim_lists import ClaimCounts, count_claims
 from .state import in_one_generation

@@ -19,14 +19,11 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
-from bloomlock.descriptor import generation_of
+from bloomlock.commands import Script, answer_of, ask, encode_command, in_parallel
+from bloomlock.descriptor import generation_of, plain_header
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys, prepared_key
-from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script, answer_of
-from bloomlock.strategies.base import header_command, plain_header
+from bloomlock.strategies.base import header_command
 
 from .generation import kind_of, new_generation
 from .placing import DROP, bytes_of

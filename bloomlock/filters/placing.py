@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from bloomlock.commands import Replies, encode_command
-from bloomlock.delivery import ask, check, deliver
+from bloomlock.commands import Script, ask, check, deliver, encode_command, in_parallel
 from bloomlock.descriptor import (
     CLEAR,
     CREATE,
@@ -20,9 +19,11 @@ from bloomlock.descriptor import (
     Replaced,
     generation_of,
     has_discards,
+    header_from_bytes,
+    plain_header,
     unflagged,
 )
-from bloomlock.effects import ConnectionLost, Core, Request, Transaction
+from bloomlock.effects import ConnectionLost, Core, Replies, Request, Transaction
 from bloomlock.errors import BloomlockError
 from bloomlock.keys import (
     PREPARED_SECONDS,
@@ -32,11 +33,9 @@ from bloomlock.keys import (
     prepared_key,
     stripe_fence,
 )
-from bloomlock.parallel import in_parallel
 from bloomlock.refusals import is_missing
-from bloomlock.scripts import Script
 from bloomlock.spec import FIELDS, encode, refuse_unknown_flags
-from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
+from bloomlock.strategies.base import header_command
 
 from .generation import kind_of, set_header
 from .stored_filter import look_at_shard

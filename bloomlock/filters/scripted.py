@@ -6,11 +6,10 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.delivery import check
+from bloomlock.commands import Script, answer_of, check
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import discards_key
-from bloomlock.scripts import Script, answer_of
 
 from .claims import refuse_full
 from .state import in_one_generation

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import Replies, encode_command
-from bloomlock.delivery import ask, deliver
-from bloomlock.descriptor import HEADER_BYTES, Descriptor, has_discards, is_header, unflagged
-from bloomlock.effects import ConnectionLost, Request
+from bloomlock.commands import ask, deliver, encode_command, in_parallel
+from bloomlock.descriptor import (
+    HEADER_BYTES,
+    Descriptor,
+    has_discards,
+    header_from_bytes,
+    is_header,
+    unflagged,
+)
+from bloomlock.effects import ConnectionLost, Replies, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
-from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
 from bloomlock.spec import FIELDS, decode, refuse_unknown_flags
-from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.base import header_command
 
 from .generation import kind_of
 from .tombstones import sentinel_command

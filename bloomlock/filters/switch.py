@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.commands import encode_command
-from bloomlock.delivery import RETRY_PAUSES, ask, collect
+from bloomlock.commands import (
+    RETRY_PAUSES,
+    Script,
+    answer_of,
+    ask,
+    collect,
+    encode_command,
+    in_parallel,
+)
 from bloomlock.descriptor import (
     CLOSED,
     DISCARDED,
@@ -25,16 +32,16 @@ from bloomlock.descriptor import (
     Descriptor,
     Replaced,
     has_discards,
+    header_from_bytes,
+    plain_header,
     unflagged,
 )
 from bloomlock.effects import ConnectionLost, Core, Pause, Request, ThisRuntime
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import PREPARED_SECONDS, discards_key, prepared_key
-from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script, answer_of
 from bloomlock.sizing import MAX_SHARDS
 from bloomlock.spec import DamagedDescriptorError
-from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
+from bloomlock.strategies.base import header_command
 
 from .files import RECORD_BYTES, SHARD_BYTES, Layout
 from .generation import kind_of, new_generation, set_header

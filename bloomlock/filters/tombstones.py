@@ -11,14 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.arrays import np
-from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
+from bloomlock.commands import ask, encode_command, in_parallel
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.hash_keys import DIGEST_BYTES
 from bloomlock.hashing import pick
 from bloomlock.keys import PREPARED_SECONDS, discards_key
-from bloomlock.parallel import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

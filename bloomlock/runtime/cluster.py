@@ -32,7 +32,7 @@ from .clock import boot_clock
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from bloomlock.commands import Command, Replies
+    from bloomlock.effects import Command, Replies
 
 MOVING_SECONDS = 30.0
 """How long a request waits at most for a slot that moves."""

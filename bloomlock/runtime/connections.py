@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import redis
@@ -19,7 +17,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from .background import finish
-from .redispy import OWN_CLASSES, SHORTEST_READ_S, async_close_quietly
+from .redispy import SHORTEST_READ_S, async_close_quietly, has_input
 
 if TYPE_CHECKING:
     from .redispy import Connection
@@ -32,10 +30,7 @@ KEPT_SECONDS = 5.0
 """How long a connection in use is kept out of the pool, whose release has hooks."""
 owner, async_owner = os.getpid, asyncio.get_running_loop
 """Who may use a connection: the process, not a child of fork; the loop that it was made on."""
-FRESH_SECONDS = 0.05
-"""A connection of a thread used so recently is not asked whether it is still open."""
 FEW_CONNECTIONS = 16
-_HAS_MARKS = hasattr(redis.connection.Connection, "should_reconnect")
 _KEEP_NONE = (
     redis.BlockingConnectionPool,
     redis.asyncio.BlockingConnectionPool,
@@ -51,6 +46,14 @@ class Taken(NamedTuple):
     connection: Connection
     role: list[Any] | None = None
     bound: asyncio.Semaphore | None = None
+
+
+def says_replica(hello: Any) -> bool | None:
+    """Return whether a server answered HELLO as a replica; None if it did not say."""
+    if isinstance(hello, list):
+        hello = dict(zip(hello[::2], hello[1::2], strict=False))
+    role = hello.get(b"role") if isinstance(hello, dict) else None
+    return None if role is None else role != b"master"
 
 
 def place_of(client: Any) -> str:
@@ -102,7 +105,7 @@ async def async_get_connection(source: Source) -> Connection:
     else:
         connection = await source.get_connection()
     try:
-        if _has_input(connection):
+        if has_input(connection):
             # While the loop was held up, the server closed an idle connection: the loop has not
             # read the end of it yet. What is written to it now would be of unknown outcome.
             await async_close_quietly(connection)
@@ -144,53 +147,6 @@ async def async_open_connection(source: Source) -> Connection:
     connection = source.connection_class(**source.connection_kwargs)
     await connection.connect()
     return connection
-
-
-def is_open(connection: Connection) -> bool:
-    return getattr(connection, "_sock", None) is not None
-
-
-def async_is_open(connection: Connection) -> bool:
-    return bool(connection.is_connected)
-
-
-def is_usable(connection: Connection, used: float) -> bool:
-    if is_marked(connection):
-        return False
-    try:
-        # Readable means closed by the server, or that there are replies without a request.
-        return time.monotonic() - used < FRESH_SECONDS or not connection.can_read()
-    except (RedisError, OSError):
-        return False
-
-
-def async_is_usable(connection: Connection, _used: float) -> bool:
-    return bool(connection.is_connected) and not (is_marked(connection) or _has_input(connection))
-
-
-def is_marked(connection: Connection) -> bool:
-    """Return whether redis-py has something to do to a connection as soon as it is released.
-
-    That is another server after a maintenance hand-off (since 7.0), or a new credential.
-    """
-    if type(connection) in OWN_CLASSES and _HAS_MARKS:
-        # Without calls: this is asked in each request.
-        return connection._should_reconnect or connection._re_auth_token is not None  # noqa: SLF001
-    marked = getattr(connection, "should_reconnect", None)
-    return (marked is not None and marked()) or (
-        getattr(connection, "_re_auth_token", None) is not None
-    )
-
-
-def _has_input(connection: Connection) -> bool:
-    """Return whether bytes, or the end of the stream, wait at the socket of a connection."""
-    writer = connection._writer  # noqa: SLF001 - redis-py has no other way to the socket
-    sock = None if writer is None else writer.get_extra_info("socket")
-    if sock is None or sock.fileno() < 0:
-        return False
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def release_at_end(pool: Source, idle: list[Idle]) -> None:

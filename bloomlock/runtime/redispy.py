@@ -8,6 +8,8 @@ thing, and tests/runtime/test_redispy.py holds each to what a real server does w
 from __future__ import annotations
 
 import asyncio
+import select
+import time
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -46,11 +48,61 @@ OWN_CLASSES = frozenset(
 """Connections whose socket and parser are used directly: a sixth of an add by one client.
 
 Not if they check their health, which is done when they send and read."""
+FRESH_SECONDS = 0.05
+"""A connection of a thread used so recently is not asked whether it is still open."""
+_HAS_MARKS = hasattr(redis.connection.Connection, "should_reconnect")
 _PLAIN_REPLIES = frozenset(b"*:$+")
 _PLAIN_TYPES = frozenset((int, bytes, type(None)))
 _read_by_redis_py: Callable[[Connection], Any] = methodcaller(
     "read_response", disable_decoding=True, disconnect_on_error=False
 )
+
+
+def is_open(connection: Connection) -> bool:
+    return getattr(connection, "_sock", None) is not None
+
+
+def async_is_open(connection: Connection) -> bool:
+    return bool(connection.is_connected)
+
+
+def is_usable(connection: Connection, used: float) -> bool:
+    if is_marked(connection):
+        return False
+    try:
+        # Readable means closed by the server, or that there are replies without a request.
+        return time.monotonic() - used < FRESH_SECONDS or not connection.can_read()
+    except (RedisError, OSError):
+        return False
+
+
+def async_is_usable(connection: Connection, _used: float) -> bool:
+    return bool(connection.is_connected) and not (is_marked(connection) or has_input(connection))
+
+
+def is_marked(connection: Connection) -> bool:
+    """Return whether redis-py has something to do to a connection as soon as it is released.
+
+    That is another server after a maintenance hand-off (since 7.0), or a new credential.
+    """
+    if type(connection) in OWN_CLASSES and _HAS_MARKS:
+        # Without calls: this is asked in each request.
+        return connection._should_reconnect or connection._re_auth_token is not None  # noqa: SLF001
+    marked = getattr(connection, "should_reconnect", None)
+    return (marked is not None and marked()) or (
+        getattr(connection, "_re_auth_token", None) is not None
+    )
+
+
+def has_input(connection: Connection) -> bool:
+    """Return whether bytes, or the end of the stream, wait at the socket of a connection."""
+    writer = connection._writer  # noqa: SLF001
+    sock = None if writer is None else writer.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _is_direct(connection: Connection) -> bool:
@@ -214,14 +266,6 @@ def _take_reply(data: memoryview, start: int) -> tuple[Any, int]:
         element, start = _take_reply(data, start)
         elements.append(element)
     return elements, start
-
-
-def says_replica(hello: Any) -> bool | None:
-    """Return whether a server answered HELLO as a replica; None if it did not say."""
-    if isinstance(hello, list):
-        hello = dict(zip(hello[::2], hello[1::2], strict=False))
-    role = hello.get(b"role") if isinstance(hello, dict) else None
-    return None if role is None else role != b"master"
 
 
 def set_read_timeout(connection: Connection, seconds: float) -> None:

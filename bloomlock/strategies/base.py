@@ -9,11 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from bloomlock.commands import encode_command
+from bloomlock.commands import encode_command, in_parallel
 from bloomlock.descriptor import DISCARDED, HEADER_BYTES, unflagged
 from bloomlock.errors import FilterMismatchError
 from bloomlock.hashing import pick
-from bloomlock.parallel import in_parallel
 from bloomlock.sizing import FIRST_BYTE
 
 if TYPE_CHECKING:
@@ -144,15 +143,6 @@ class Strategy(ABC):
 
 def error_of(reply: object) -> Exception:
     return reply if isinstance(reply, Exception) else TypeError(reply)
-
-
-def header_from_bytes(data: bytes) -> int:
-    """Return the header from `GETRANGE key 0 7`; a string too short has none."""
-    return int.from_bytes(data, "big") if len(data) == HEADER_BYTES else 0
-
-
-def plain_header(data: bytes) -> int:
-    return unflagged(header_from_bytes(data))
 
 
 def header_command(key: str) -> bytes:

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, cast
 from redis.exceptions import NoScriptError, ResponseError
 
 from bloomlock.arrays import np
-from bloomlock.commands import EXEC, MULTI, encode_command, encode_large
-from bloomlock.delivery import collect
+from bloomlock.commands import EXEC, MULTI, Script, collect, encode_command, encode_large
+from bloomlock.descriptor import header_from_bytes
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.keys import merge_keys
 from bloomlock.refusals import is_missing
-from bloomlock.scripts import Script
 from bloomlock.sizing import FIRST_BYTE
 
-from .base import Segment, Strategy, header_command, header_from_bytes
+from .base import Segment, Strategy, header_command
 from .bits import why_aborted
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from bloomlock.commands import Command
+    from bloomlock.effects import Command
 
     from .base import Segments, Shard
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import WatchError
 
-from bloomlock.commands import EXEC, MULTI, Replies, encode_arguments
-from bloomlock.delivery import collect
-from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
+from bloomlock.commands import EXEC, MULTI, collect, encode_arguments
+from bloomlock.descriptor import header_from_bytes
+from bloomlock.effects import ConnectionLost, Core, Pipeline, Replies, Request
 from bloomlock.sizing import MAX_SHARDS
 
-from .base import Segment, Strategy, error_of, header_command, header_from_bytes
+from .base import Segment, Strategy, error_of, header_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

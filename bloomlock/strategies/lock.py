@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import redis.exceptions
 from redis.exceptions import RedisError
 
+from bloomlock.commands import Script
 from bloomlock.descriptor import DISCARDED
 from bloomlock.effects import NO_LIMIT, Behind, ConnectionLost, Core, Limit, Pause, ThisRuntime
 from bloomlock.errors import ConfigurationError, LockTimeoutError
@@ -32,7 +33,6 @@ from bloomlock.locks.protocol.steps import (
     ReleaseRequest,
 )
 from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUTAGE_PAUSE, Attempt
-from bloomlock.scripts import Script
 
 from .base import Segment, Strategy
 from .bits import TransactionStrategy

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 from hiredis import pack_command
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import Replies, encode_command
-from bloomlock.delivery import collect, deliver
-from bloomlock.descriptor import generation_of
-from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
+from bloomlock.commands import collect, deliver, encode_command
+from bloomlock.descriptor import generation_of, header_from_bytes
+from bloomlock.effects import ConnectionLost, Core, Pipeline, Replies, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.keys import native_key
 from bloomlock.refusals import is_missing
 
-from .base import Segment, Strategy, error_of, header_command, header_from_bytes
+from .base import Segment, Strategy, error_of, header_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.commands import encode_command, encode_opening
-from bloomlock.delivery import collect
-from bloomlock.descriptor import DISCARDED, HEADER_BYTES, has_discards, unflagged
+from bloomlock.commands import Script, collect, encode_command, encode_opening
+from bloomlock.descriptor import DISCARDED, HEADER_BYTES, has_discards, header_from_bytes, unflagged
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.keys import discards_key
 from bloomlock.refusals import is_missing
-from bloomlock.scripts import Script
 
-from .base import Segment, Strategy, error_of, header_from_bytes
+from .base import Segment, Strategy, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -189,7 +189,7 @@ async def make_claims(made):
 def test_every_operation_fails_plainly(failing, face, request, monkeypatch):
     url, fail = failing
     kind, client_class, retry = FACES[face]
-    monkeypatch.setattr("bloomlock.delivery.RETRY_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("bloomlock.commands.RETRY_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(waiting, "GRACE_SECONDS", SILENCE)
 
     async def run():

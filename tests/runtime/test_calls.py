@@ -8,8 +8,7 @@ import threading
 import pytest
 import redis.asyncio
 
-from bloomlock.commands import encode_command
-from bloomlock.delivery import ask
+from bloomlock.commands import ask, encode_command
 from bloomlock.effects import Call, Pause
 from bloomlock.runtime._async.driver import AsyncDriver
 from bloomlock.runtime._sync.driver import Driver

@@ -28,7 +28,7 @@ PING = encode_command("PING")
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr("bloomlock.delivery.RETRY_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("bloomlock.commands.RETRY_PAUSES", (0.0, 0.0))
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def face_of(package, prefix):
         reader=named(redispy, "reply_reader"),
         send=named(redispy, "send"),
         close=named(redispy, "close_quietly"),
-        is_open=named(connections, "is_open"),
+        is_open=named(redispy, "is_open"),
         source_of_key=named(cluster_map, "source_of_key"),
         source_of_address=named(cluster_map, "source_of_address"),
         note_moved=named(cluster_map, "note_moved"),
@@ -243,7 +243,7 @@ async def test_a_connection_is_readable_when_something_came_or_it_was_closed(r, 
     async with opened(THREADS, valkey) as link:
 
         def is_noticed():
-            return not connections.is_usable(link.connection, 0.0)
+            return not redispy.is_usable(link.connection, 0.0)
 
         assert not is_noticed()
         await link.send(PING)

@@ -31,7 +31,7 @@ from unittest import mock
 
 import redis
 
-from bloomlock.commands import EXEC, MULTI, UNWATCH
+from bloomlock.commands import EXEC, MULTI, UNWATCH, Script
 from bloomlock.effects import (
     ConnectionLost,
     Parallel,
@@ -42,7 +42,6 @@ from bloomlock.effects import (
     Transaction,
 )
 from bloomlock.errors import OutcomeUnknownError
-from bloomlock.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -354,7 +353,7 @@ class _Client:
         self._draws += 1
         return random.Random(f"{self._number} {self._draws}").randrange(below)
 
-    def _new_token(self) -> bytes:
+    def _new_token(self, _size: int) -> bytes:
         return b"%d.%d" % (self._number, self._draw(10**6))
 
     def _next(self, answer: Any, *, is_first: bool = False) -> None:
@@ -372,7 +371,7 @@ class _Client:
         try:
             with (
                 mock.patch.object(secrets, "randbelow", self._draw),
-                mock.patch("bloomlock.filters.claims.new_token", self._new_token),
+                mock.patch.object(secrets, "token_bytes", self._new_token),
                 # By the digest a script that the server lacks would take one step more.
                 mock.patch.object(Script, "by_digest", Script.by_source),
             ):

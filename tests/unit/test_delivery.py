@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis.exceptions
 
-from bloomlock.delivery import collect, deliver
+from bloomlock.commands import collect, deliver
 from bloomlock.effects import ConnectionLost, Pause, Request
 
 REQUEST = Request("key", [b"one", b"two"])

@@ -9,11 +9,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from bloomlock import Growth, Window
-from bloomlock.descriptor import READY, has_unknown_flags, header_of, is_header
+from bloomlock.descriptor import READY, has_unknown_flags, header_from_bytes, header_of, is_header
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.sizing import MAX_SHARD_BITS, MAX_SHARDS, bits_needed
 from bloomlock.spec import FIELDS, RequestedSpec, decode, encode
-from bloomlock.strategies.base import header_from_bytes
 
 seeds = st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9, unique=True)
 generations = st.integers(1, 2**48 - 1)

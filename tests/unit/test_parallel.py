@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bloomlock.delivery import deliver
+from bloomlock.commands import deliver, in_parallel, outcomes_of, writes_of
 from bloomlock.effects import ConnectionLost, Parallel, Pause, Pipeline, Request, Transaction
-from bloomlock.parallel import in_parallel, outcomes_of, writes_of
 
 
 def steps_of(core):

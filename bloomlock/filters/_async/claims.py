@@ -8,11 +8,13 @@ from bloomlock.filters import claim_lists, claims
 from bloomlock.filters.claim_session import (
     TTL_SECONDS,
     ClaimOptions,
+    ClaimRenewer,
     ClaimState,
     abandon_many,
     commit_many,
 )
 from bloomlock.filters.claims import USUAL_EXPIRED
+from bloomlock.locks.watchdog import WATCHDOG, watchdog_of_loop
 from bloomlock.sizing import check_whole
 
 from .connected import AsyncConnectedFilter
@@ -152,6 +154,16 @@ class AsyncClaim:
 
 class AsyncClaimableFilter(AsyncConnectedFilter):
     """What a filter has to give each item to one worker at a time."""
+
+    if True:  # ASYNC
+
+        async def _renewer(self) -> ClaimRenewer:
+            return ClaimRenewer(await self._connected(), watchdog_of_loop())
+
+    else:
+
+        def _renewer(self) -> ClaimRenewer:
+            return ClaimRenewer(self._runtime, WATCHDOG)
 
     async def claim(
         self,

@@ -10,10 +10,8 @@ from redis.exceptions import RedisError
 
 from bloomlock.effects import shorten_traceback
 from bloomlock.filters.base import FilterBase
-from bloomlock.filters.claim_session import ClaimRenewer
 from bloomlock.filters.coalescing import Coalescer
 from bloomlock.filters.state import FilterState
-from bloomlock.locks.watchdog import WATCHDOG, watchdog_of_loop
 from bloomlock.runtime._async.clients import async_client_of, async_close_client
 from bloomlock.runtime._async.driver import AsyncDriver
 
@@ -94,9 +92,6 @@ class AsyncConnectedFilter(FilterBase):
         async def _run(self, core: Core[T]) -> T:
             return await (await self._connected()).run(core)
 
-        async def _renewer(self) -> ClaimRenewer:
-            return ClaimRenewer(await self._connected(), watchdog_of_loop())
-
         async def close(self) -> None:
             """Close the client if this object made it; calls not sent yet raise BloomlockError."""
             if self._coalescer is not None:
@@ -118,9 +113,6 @@ class AsyncConnectedFilter(FilterBase):
             self._client, self._owns_client = async_client_of(client)
             self._runtime = AsyncDriver.of(self._client)
             self._run = self._runtime.run
-
-        def _renewer(self) -> ClaimRenewer:
-            return ClaimRenewer(self._runtime, WATCHDOG)
 
         def close(self) -> None:
             """Give back the connections; closes the client only if this object made it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bloomlock.delivery import elsewhere
+from bloomlock.commands import elsewhere
 from bloomlock.errors import ConfigurationError
 from bloomlock.filters import dump, lifetime, rebuilding
 from bloomlock.filters.options import FilterOptions

@@ -9,11 +9,13 @@ from bloomlock.filters import claim_lists, claims
 from bloomlock.filters.claim_session import (
     TTL_SECONDS,
     ClaimOptions,
+    ClaimRenewer,
     ClaimState,
     abandon_many,
     commit_many,
 )
 from bloomlock.filters.claims import USUAL_EXPIRED
+from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.sizing import check_whole
 
 from .connected import ConnectedFilter
@@ -153,6 +155,9 @@ class Claim:
 
 class ClaimableFilter(ConnectedFilter):
     """What a filter has to give each item to one worker at a time."""
+
+    def _renewer(self) -> ClaimRenewer:
+        return ClaimRenewer(self._runtime, WATCHDOG)
 
     def claim(
         self,

@@ -10,9 +10,7 @@ from redis.exceptions import RedisError
 
 from bloomlock.effects import shorten_traceback
 from bloomlock.filters.base import FilterBase
-from bloomlock.filters.claim_session import ClaimRenewer
 from bloomlock.filters.state import FilterState
-from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime._sync.clients import client_of
 from bloomlock.runtime._sync.driver import Driver
 
@@ -63,9 +61,6 @@ class ConnectedFilter(FilterBase):
         self._client, self._owns_client = client_of(client)
         self._runtime = Driver.of(self._client)
         self._run = self._runtime.run
-
-    def _renewer(self) -> ClaimRenewer:
-        return ClaimRenewer(self._runtime, WATCHDOG)
 
     def close(self) -> None:
         """Give back the connections; closes the client only if this object made it."""

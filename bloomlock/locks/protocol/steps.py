@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.commands import encode_command, encode_opening
-from bloomlock.delivery import ask, deliver
+from bloomlock.commands import Script, ask, deliver, encode_command, encode_opening, named_error
 from bloomlock.effects import ConnectionLost, Core, Request, Subscribe, make
-from bloomlock.scripts import Script, named_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

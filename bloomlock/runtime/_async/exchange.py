@@ -33,8 +33,8 @@ from bloomlock.runtime.connections import KEPT_SECONDS, Taken
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
 
-    from bloomlock.commands import Command, Replies
-    from bloomlock.parallel import Write
+    from bloomlock.commands import Write
+    from bloomlock.effects import Command, Replies
     from bloomlock.runtime.connections import Idle, Source
 
 ROLE_SECONDS = 1.0
@@ -185,9 +185,9 @@ class AsyncExchange:
             pass
         else:
             if source is self._pool and owner == connections.async_owner():
-                if connections.async_is_usable(connection, used):
+                if redispy.async_is_usable(connection, used):
                     return connection
-                if not connections.is_marked(connection):
+                if not redispy.is_marked(connection):
                     await redispy.async_close_quietly(connection)
             await self._release(connection, owner)
         return await connections.async_get_connection(source)
@@ -203,7 +203,7 @@ class AsyncExchange:
     def _keep(self, connection: Any) -> bool:
         now = time.monotonic()
         # One that was closed would be opened in the middle of a request.
-        if now >= self._release_at or not connections.async_is_open(connection):
+        if now >= self._release_at or not redispy.async_is_open(connection):
             self._release_at = now + KEPT_SECONDS
             return False
         self._idle.append((connection, connections.async_owner(), now))
@@ -331,7 +331,7 @@ class AsyncExchange:
         """
         is_left = ReadOnlyError in map(type, replies)
         if taken.role and not is_left:
-            is_replica = redispy.says_replica(taken.role[0])
+            is_replica = connections.says_replica(taken.role[0])
             # A user or a proxy may lack the command; a busy server answers it later.
             self._asks_role = not is_missing(taken.role[0])
             self._was_master = self._was_master or is_replica is False

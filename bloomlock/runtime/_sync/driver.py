@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from redis.exceptions import AskError, RedisClusterException, RedisError
 
-from bloomlock.commands import EXEC, MULTI, UNWATCH
+from bloomlock.commands import EXEC, MULTI, UNWATCH, leaves_transaction, outcomes_of, writes_of
 from bloomlock.effects import (
     NO_LIMIT,
     Asking,
@@ -32,7 +32,6 @@ from bloomlock.effects import (
     shorten_traceback,
 )
 from bloomlock.errors import BloomlockError, FilterNotFoundError
-from bloomlock.parallel import leaves_transaction, outcomes_of, writes_of
 from bloomlock.refusals import explain, is_refusal
 from bloomlock.runtime import cluster, connections
 from bloomlock.runtime._sync.exchange import Exchange
@@ -45,8 +44,7 @@ from bloomlock.runtime.pubsub import Listener, listen
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from bloomlock.commands import Replies
-    from bloomlock.effects import Core, Effect, Outcome
+    from bloomlock.effects import Core, Effect, Outcome, Replies
     from bloomlock.runtime.connections import Source
 
 T = TypeVar("T")

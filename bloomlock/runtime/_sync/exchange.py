@@ -31,8 +31,8 @@ from bloomlock.runtime.connections import KEPT_SECONDS, Taken
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
-    from bloomlock.commands import Command, Replies
-    from bloomlock.parallel import Write
+    from bloomlock.commands import Write
+    from bloomlock.effects import Command, Replies
     from bloomlock.runtime.connections import Idle, Source
 
 ROLE_SECONDS = 1.0
@@ -126,9 +126,9 @@ class Exchange:
             pass
         else:
             if source is self._pool and owner == connections.owner():
-                if connections.is_usable(connection, used):
+                if redispy.is_usable(connection, used):
                     return connection
-                if not connections.is_marked(connection):
+                if not redispy.is_marked(connection):
                     redispy.close_quietly(connection)
             self._release(connection, owner)
         return connections.get_connection(source)
@@ -144,7 +144,7 @@ class Exchange:
     def _keep(self, connection: Any) -> bool:
         now = time.monotonic()
         # One that was closed would be opened in the middle of a request.
-        if now >= self._release_at or not connections.is_open(connection):
+        if now >= self._release_at or not redispy.is_open(connection):
             self._release_at = now + KEPT_SECONDS
             return False
         self._idle.append((connection, connections.owner(), now))
@@ -250,7 +250,7 @@ class Exchange:
         """
         is_left = ReadOnlyError in map(type, replies)
         if taken.role and not is_left:
-            is_replica = redispy.says_replica(taken.role[0])
+            is_replica = connections.says_replica(taken.role[0])
             # A user or a proxy may lack the command; a busy server answers it later.
             self._asks_role = not is_missing(taken.role[0])
             self._was_master = self._was_master or is_replica is False
