@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import json
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
+from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter
-from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from scrapy_ext.queue import Answer, dead_among, entry_of, keys_of, new_worker, priority_of, script
 from scrapy_ext.requests import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from bloomlock import BloomFilter
+    from bloomlock import FilterInfo
     from scrapy_ext.queue import Push
     from scrapy_ext.settings import CrawlSettings
 
@@ -145,6 +147,16 @@ class CrawlRecord:
             failed=num_failed,
             by_host=dict(sorted(counts.items(), key=lambda one: -one[1])[:10]),
         )
+
+    def filter_info(self) -> FilterInfo | None:
+        """Return how full the filter is; None as long as no process has made it."""
+        prefix = _prefix(self.id)
+        with (
+            suppress(BloomlockError),
+            BloomFilter.open(self.name, client=self._client, prefix=prefix) as shared,
+        ):
+            return shared.info()
+        return None
 
     def delete(self) -> None:
         identity = (self._client.hget(self.keys[0], "id") or b"").decode()

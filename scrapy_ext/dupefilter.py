@@ -9,20 +9,19 @@ import logging
 import time
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import WeakSet
 
-from scrapy import signals
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
 
-from bloomlock import MemoryBloomFilter, NearCache
+from bloomlock import NearCache
 from bloomlock.errors import ConfigurationError, PartialResultError
 from scrapy_ext import engine
 from scrapy_ext.connection import opening
-from scrapy_ext.engine import FilterStats, run_in_thread
+from scrapy_ext.engine import run_in_thread
 from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
 from scrapy_ext.middleware import BatchingMiddleware
 from scrapy_ext.settings import only_looks, warn_of_unknown
@@ -42,9 +41,6 @@ NEAR_CACHE = 100_000
 """Requests known as seen, of which the server is not asked: nine links of ten are repeats."""
 PROBE_S = 1.0
 """While the server is away it is tried this often."""
-MIRROR_BYTES = 2**28
-MIRRORED = ("atomic", "lua")
-"""Strategies whose filters take another filter's bits."""
 
 IS_LOST = (
     "The filter %r outlives this crawl, and a request counts as seen as soon as it is queued. %s "
@@ -69,7 +65,7 @@ class BloomDupeFilter(BaseDupeFilter):
         # It logs and counts duplicates, and holds none.
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
         self._guard: Guard | None = None
-        self._stats = FilterStats(crawler)
+        self._count: Any = crawler.stats.inc_value
         self._fingerprints = Fingerprints(crawler)
         # What the middleware has checked, on its way to `request_seen`.
         self._checked: WeakSet[Request] = WeakSet()
@@ -113,7 +109,7 @@ class BloomDupeFilter(BaseDupeFilter):
             recorded = shared.count()
         close = partial(engine.close_spider, crawler) if config.on_outage == "close" else None
         self._client = client
-        self._guard = Guard(shared, self._stats, close)
+        self._guard = Guard(shared, self._count, close)
         logger.info(
             "Using the filter %r: about %s requests were recorded in it before.",
             config.name,
@@ -127,7 +123,6 @@ class BloomDupeFilter(BaseDupeFilter):
         middleware = crawler.get_spider_middleware(BatchingMiddleware)
         if middleware is not None:
             middleware.checker = self
-        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
     def request_seen(self, request: Request) -> bool:
         """Record a request and return whether any process had recorded it before.
@@ -141,7 +136,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if request in self._checked:
             self._checked.discard(request)
             return False
-        self._stats.count("bloomlock/checked")
+        self._count("bloomlock/checked")
         is_new = self._guard.check(self._fingerprints.of(request))
         return not (is_new or _is_wanted(request) or self._fingerprints.leads_back(request))
 
@@ -155,7 +150,7 @@ class BloomDupeFilter(BaseDupeFilter):
             return [True] * len(requests)
         are_asked = [not (one.dont_filter or self._is_offsite(one)) for one in requests]
         asked = list(compress(requests, are_asked))
-        self._stats.count("bloomlock/checked", len(asked))
+        self._count("bloomlock/checked", len(asked))
         answers = await self._guard.check_many([self._fingerprints.of(one) for one in asked])
         are_kept = [is_new or _is_wanted(one) for one, is_new in zip(asked, answers, strict=True)]
         self._checked.update(compress(asked, are_kept))
@@ -174,14 +169,13 @@ class BloomDupeFilter(BaseDupeFilter):
         """Do nothing: what pages give is of use to BLOOMLOCK_PERSIST alone."""
 
     def close(self, reason: str = "") -> None:
-        """Give the filter what it lacks, put its state into the stats, close the connection."""
+        """Put the state of the filter into the stats, and close the connection."""
         del reason
         if self._guard is None:
             return
-        self._stats.stop()
+        self._guard.stop()
         try:
-            self._guard.finish()
-            self._stats.note(self._guard.shared.info())
+            engine.note_fill(self._crawler, self._guard.shared.info())
         # BLE001: an error here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001
             logger.warning(
@@ -198,10 +192,6 @@ class BloomDupeFilter(BaseDupeFilter):
             return False
         return not offsite.should_follow(request, spider)
 
-    def _spider_opened(self) -> None:
-        if self._guard is not None:
-            self._stats.watch(self._guard.shared)
-
 
 def _is_wanted(request: Request) -> bool:
     """Return whether a request is fetched though it is seen."""
@@ -213,40 +203,35 @@ class Guard:
 
     What this process was answered, it knows. While the server is away, a key that it does not
     know is let through, and given to the filter later. A filter that comes back without its
-    content, or with that of an earlier moment, is given all that this process knows. `close` closes
-    the spider where that is the policy. All is called in the reactor's thread.
+    content, or with that of an earlier moment, is given what this process knows; not where items
+    are discarded, which shall not come back. `close` closes the spider where that is the policy.
+    All is called in the reactor's thread.
     """
 
     def __init__(
-        self, shared: BloomFilter, stats: FilterStats, close: Callable[[str], None] | None
+        self, shared: BloomFilter, count: Any, close: Callable[[str], None] | None
     ) -> None:
         self.shared = shared
-        self._count = stats.count
+        self._count = count
         self._close = close
         self._generation = shared.generation
-        # A mirror has a part of the bits of the shared filter: what looks known here by chance
-        # looks known there.
-        self._known: MemoryBloomFilter | RecentFingerprints = RecentFingerprints()
-        if shared.strategy in MIRRORED and shared.num_bits // 8 <= MIRROR_BYTES:
-            self._known = MemoryBloomFilter.like(shared)
-        # What was let through and the filter was not given yet.
-        self._owed = RecentFingerprints()
+        self._known = RecentFingerprints()
+        # How many keys were let through that the server has not answered.
+        self._allowed = 0
         # What was let through while a page's round trip was under way.
         self._passed: set[bytes] = set()
         self._under_way = 0
         self._away_since: float | None = None
         # The filter may lack what it had. Until it was given that, its "new" is not believed.
         self._may_lack = False
-        self._is_finished = False
+        self._is_stopped = False
         self._timer: CallLaterResult | None = None
 
     def check(self, key: bytes) -> bool:
         """Record a key and return whether it was new; the reactor waits for the round trip."""
         were_known = [key in self._known]
-        started = time.monotonic()
         answers, error = self._ask([key])
         self._count("bloomlock/waits")
-        self._count("bloomlock/wait_seconds", time.monotonic() - started)
         return self._settle([key], were_known, answers, error)[0]
 
     async def check_many(self, keys: Sequence[bytes]) -> list[bool]:
@@ -259,20 +244,14 @@ class Guard:
         try:
             if keys and self._away_since is None:
                 answers, error = await run_in_thread(partial(self._ask, keys))
-                self._count("bloomlock/batches")
         finally:
             self._under_way -= 1
         return self._settle(keys, were_known, answers, error)
 
-    def finish(self) -> None:
-        """Give the filter what is owed, if the server answers, and try no more. May raise."""
-        self._is_finished = True
+    def stop(self) -> None:
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._may_lack:
-            self._probe()
-            self._follow()
-            self.shared.update(self._lacking([*self._owed]))
 
     def _ask(self, keys: Sequence[bytes]) -> tuple[list[bool | None], Exception | None]:
         answers: list[bool | None] = []
@@ -296,18 +275,15 @@ class Guard:
         self._note(error)
         are_new = []
         for key, was_known, answer in zip(keys, were_known, answers, strict=True):
-            is_owed = key in self._owed if self.shared.has_discards else was_known
-            if answer is None:
-                is_new = not was_known
-            else:
-                is_new = answer and not (is_owed and self._may_lack)
+            is_lacking = was_known and self._may_lack and not self.shared.has_discards
+            is_new = not was_known if answer is None else answer and not is_lacking
             # Of equal ones the first is new; one of which the reply was lost may be so again.
             is_new &= key not in self._passed
             if is_new:
                 self._passed.add(key)
                 if answer is None:
                     self._count("bloomlock/allowed")
-                    self._owed.add(key)
+                    self._allowed += 1
             if is_new or answer is not None:
                 self._known.add(key)
             are_new.append(is_new)
@@ -345,30 +321,29 @@ class Guard:
         self._generation = self.shared.generation
         if self.shared.cleared:
             self._known.clear()
-            self._owed.clear()
         else:
             self._may_lack = True
             self._recover_in(0.0)
 
     def _recover_in(self, seconds: float) -> None:
-        if self._timer is None and not self._is_finished:
+        if self._timer is None and not self._is_stopped:
             self._timer = call_later(seconds, lambda: deferred_from_coro(self._recover()))
 
     async def _recover(self) -> None:
+        allowed = self._allowed
         try:
-            await run_in_thread(self._probe)
-            # The answer tells whether the filter was cleared on purpose.
+            await run_in_thread(partial(self.shared.exists, b"bloomlock probe"))
+            # The answer tells whether the filter was cleared on purpose, and has discards.
             self._follow()
-            owed = [*self._owed]
-            await run_in_thread(partial(self.shared.update, self._lacking(owed)))
+            if not self.shared.has_discards:
+                await run_in_thread(partial(self.shared.update, [*self._known]))
         except Exception as error:  # noqa: BLE001 - as in `_ask`
             self._timer = None
             self._note(error)
             return
         self._timer = None
-        self._owed.remove(owed)
         # Something more may have been let through.
-        self._may_lack = bool(self._owed)
+        self._may_lack = self._allowed > allowed
         self._count("bloomlock/refills")
         if self._away_since is not None:
             lasted = time.monotonic() - self._away_since
@@ -376,12 +351,3 @@ class Guard:
             logger.warning("The filter %r answers again after %.1f s.", self.shared.name, lasted)
         if self._may_lack:
             self._recover_in(0.0)
-
-    def _probe(self) -> None:
-        self.shared.exists(b"bloomlock probe")
-
-    def _lacking(self, owed: list[bytes]) -> MemoryBloomFilter | list[bytes]:
-        # What was discarded shall not come back.
-        if self.shared.has_discards:
-            return owed
-        return [*self._known] if isinstance(self._known, RecentFingerprints) else self._known

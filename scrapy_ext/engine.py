@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import scrapy
-from scrapy.utils.asyncio import call_later, create_looping_call, is_asyncio_available
+from scrapy.utils.asyncio import call_later, is_asyncio_available
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
@@ -24,16 +24,12 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.utils.asyncio import AsyncioLoopingCall
-    from twisted.internet.task import LoopingCall
 
-    from bloomlock import BloomFilter, FilterInfo
+    from bloomlock import FilterInfo
 
 logger = logging.getLogger("bloomlock.scrapy")
 
 T = TypeVar("T")
-LOOK_S = 20.0
-"""How often the fill is looked at, for which the server reads the whole filter."""
 
 
 def check(crawler: Crawler) -> None:
@@ -109,38 +105,10 @@ def _slot(crawler: Crawler) -> Any:
     return getattr(crawler.engine, "_slot", None)
 
 
-class FilterStats:
-    """Counts, and looks now and then how full the filter is."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self._looks: AsyncioLoopingCall | LoopingCall | None = None
-
-    def count(self, name: str, by: float = 1) -> None:
-        if self._crawler.stats is not None:
-            self._crawler.stats.inc_value(name, by)  # type: ignore[arg-type]
-
-    def watch(self, shared: BloomFilter) -> None:
-        def look() -> None:
-            deferred_from_coro(self.look(shared))
-
-        self._looks = create_looping_call(look)
-        self._looks.start(LOOK_S, now=False)
-
-    def stop(self) -> None:
-        if self._looks is not None and self._looks.running:
-            self._looks.stop()
-
-    async def look(self, shared: BloomFilter) -> None:
-        try:
-            self.note(await run_in_thread(shared.info))
-        # What becomes of the checks while the server is away is said by them.
-        except Exception as error:  # noqa: BLE001
-            logger.debug("Looking at the filter %r failed: %s", shared.name, error)
-
-    def note(self, info: FilterInfo) -> None:
+def note_fill(crawler: Crawler, info: FilterInfo) -> None:
+    """Put the state of the filter into the stats."""
+    if (stats := crawler.stats) is not None:
+        for name in ("estimated_count", "fill_ratio", "current_error_rate", "memory_bytes"):
+            stats.set_value(f"bloomlock/{name}", getattr(info, name))
         most = info.up_to or info.capacity
-        if (stats := self._crawler.stats) is not None:
-            for name in ("estimated_count", "fill_ratio", "current_error_rate", "memory_bytes"):
-                stats.set_value(f"bloomlock/{name}", getattr(info, name))
-            stats.set_value("bloomlock/capacity_used", info.estimated_count / most)
+        stats.set_value("bloomlock/capacity_used", info.estimated_count / most)

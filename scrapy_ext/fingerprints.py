@@ -14,8 +14,6 @@ from weakref import WeakKeyDictionary
 from w3lib.url import canonicalize_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from scrapy import Request
     from scrapy.crawler import Crawler
 
@@ -50,10 +48,6 @@ class RecentFingerprints(dict[bytes, None]):
         self[fingerprint] = None
         if len(self) > MOST_RECENT:
             del self[next(iter(self))]
-
-    def remove(self, fingerprints: Iterable[bytes]) -> None:
-        for fingerprint in fingerprints:
-            self.pop(fingerprint, None)
 
 
 class ScrapyRedisFingerprinter:

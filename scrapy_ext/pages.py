@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
-
-    from scrapy_ext.engine import FilterStats
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -97,15 +95,13 @@ class PushMaker:
     `known` are the fingerprints that this process knows to be in the filter, or to be here.
     """
 
-    def __init__(
-        self, crawler: Crawler, pages: OpenPages, stats: FilterStats, *, use_pickle: bool
-    ) -> None:
+    def __init__(self, crawler: Crawler, pages: OpenPages, *, use_pickle: bool) -> None:
         self.fingerprints = Fingerprints(crawler)
         self.known = RecentFingerprints()
         self.codec = RequestCodec(crawler.spider, use_pickle=use_pickle, on_pickled=self._pickled)
         self._crawler = crawler
         self._pages = pages
-        self._count = stats.count
+        self._count: Any = crawler.stats.inc_value
         self._logged: set[str] = set()
 
     def is_known(self, request: Request) -> bool:

@@ -62,8 +62,7 @@ class Scheduler(BaseScheduler):
     def __init__(self, crawler: Crawler) -> None:
         """Keep the crawler; its settings are read by `open`."""
         self._crawler = crawler
-        self._stats = engine.FilterStats(crawler)
-        self._count = self._stats.count
+        self._count: Any = crawler.stats.inc_value
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
         self._pages = OpenPages(self._end)
         self._ready: deque[tuple[OpenPage, Request]] = deque()
@@ -98,7 +97,7 @@ class Scheduler(BaseScheduler):
             engine.check(crawler)
             check_jobdir(crawler)
             attach(crawler, self)
-            self._pushes = PushMaker(crawler, self._pages, self._stats, use_pickle=settings.pickle)
+            self._pushes = PushMaker(crawler, self._pages, use_pickle=settings.pickle)
             attributes = None if settings.is_named else attributes_of(spider)
             pace = pace_of(crawler, settings)
             self._crawl = Crawl(client, settings, pace, attributes)
@@ -114,7 +113,6 @@ class Scheduler(BaseScheduler):
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
         crawler.signals.connect(self._raised, signal=signals.spider_error)
         crawler.signals.connect(self._raised, signal=signals.item_error)
-        self._stats.watch(self._crawl.shared)
         self._is_open = True
         self.exchange.start()
 
@@ -172,7 +170,6 @@ class Scheduler(BaseScheduler):
     def close(self, reason: str) -> Deferred[None]:
         """Send what waits, put back what was not begun, and leave the crawl."""
         if self._is_open:
-            self._stats.stop()
             self.exchange.stop()
         return deferred_from_coro(self._finish(reason))
 
@@ -366,7 +363,10 @@ class Scheduler(BaseScheduler):
             return  # `open` has failed, and said why
         if not self._is_lost:
             await self.exchange.finish(self._collect_done)
-            await self._stats.look(self._crawl.shared)
+            # The filter may be gone with its crawl, which is no error then.
+            with suppress(Exception):
+                info = await engine.run_in_thread(self._crawl.shared.info)
+                engine.note_fill(self._crawler, info)
         name = self._settings.name
         try:
             if users := await engine.run_in_thread(self._other_queue.users):

@@ -201,6 +201,8 @@ class Job:
         """Note how the crawl stands; return how many processes take part in it."""
         now = record.figures()
         self.state, self.waiting, self.hosts = now.state, now.waiting + now.taken, now.by_host
+        if info := record.filter_info():
+            self.fill, self.filter_bytes = info.fill_ratio, info.memory_bytes
         return now.workers
 
     def _read(self) -> None:
