@@ -16,7 +16,7 @@ from scrapy.utils.misc import load_object
 from bloomlock.errors import BloomlockError, ConfigurationError, ServerError
 from bloomlock.server import explained, find_address
 from scrapy_ext import engine
-from scrapy_ext.settings import CrawlSettings
+from scrapy_ext.settings import CrawlSettings, warn_of_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +40,7 @@ _RETRIES = ("retry_on_timeout", "retry_on_error", "retry")
 def opening(crawler: Crawler, what: str) -> Iterator[tuple[CrawlSettings, Any]]:
     """Yield the settings and a client; what goes wrong ends the crawl with one sentence."""
     try:
+        warn_of_unknown(crawler.settings)
         settings = CrawlSettings.read(crawler)
         yield settings, redis_client(crawler.settings, settings.timeout)
     except (BloomlockError, redis.RedisError, OSError) as error:

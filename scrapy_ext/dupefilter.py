@@ -18,13 +18,13 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock import NearCache
-from bloomlock.errors import ConfigurationError, PartialResultError
+from bloomlock.errors import ConfigurationError
 from scrapy_ext import engine
 from scrapy_ext.connection import opening
 from scrapy_ext.engine import run_in_thread
 from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
 from scrapy_ext.middleware import BatchingMiddleware
-from scrapy_ext.settings import only_looks, warn_of_unknown
+from scrapy_ext.settings import only_looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,7 +98,6 @@ class BloomDupeFilter(BaseDupeFilter):
                 server cannot be used.
         """
         crawler = self._crawler
-        warn_of_unknown(crawler.settings)
         with opening(crawler, "filter") as (config, client):
             if config.options.get("on_full") == "raise":
                 raise ConfigurationError(
@@ -254,16 +253,13 @@ class Guard:
             self._timer.cancel()
 
     def _ask(self, keys: Sequence[bytes]) -> tuple[list[bool | None], Exception | None]:
-        answers: list[bool | None] = []
-        error: Exception | None = None
         try:
             if self._away_since is None:
-                answers += self.shared.add_many(keys)
+                return [*self.shared.add_many(keys)], None
         # A raise from here loses every link of the page.
-        except Exception as raised:  # noqa: BLE001
-            error = raised
-            answers += raised.results if isinstance(raised, PartialResultError) else ()
-        return answers + [None] * (len(keys) - len(answers)), error
+        except Exception as error:  # noqa: BLE001
+            return [None] * len(keys), error
+        return [None] * len(keys), None
 
     def _settle(
         self,

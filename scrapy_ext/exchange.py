@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
+from scrapy_ext.crawl_state import Answer, Push, dead_among
 from scrapy_ext.engine import Bell, run_in_thread
-from scrapy_ext.pages import OpenPage
-from scrapy_ext.queue import Answer, Push, dead_among
+from scrapy_ext.requests import OpenPage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

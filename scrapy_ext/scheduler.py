@@ -25,14 +25,18 @@ from scrapy.utils.defer import deferred_from_coro
 from bloomlock.errors import CapacityError, ConfigurationError
 from scrapy_ext import engine
 from scrapy_ext.connection import opening
-from scrapy_ext.crawl_state import Crawl
+from scrapy_ext.crawl_state import Crawl, Push, entry_of, host_of
 from scrapy_ext.exchange import Exchange
 from scrapy_ext.middleware import attach
 from scrapy_ext.migration import OtherQueue
-from scrapy_ext.pages import OpenPage, OpenPages, PushMaker
-from scrapy_ext.queue import Push, entry_of, host_of
-from scrapy_ext.settings import only_looks, warn_of_unknown
-from scrapy_ext.start import attributes_of, check_jobdir, log_begin, overwritten_file, pace_of
+from scrapy_ext.requests import OpenPage, OpenPages, PushMaker
+from scrapy_ext.settings import (
+    check_jobdir,
+    log_begin,
+    only_looks,
+    overwritten_file,
+    pace_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
-    from scrapy_ext.queue import Answer
+    from scrapy_ext.crawl_state import Answer
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -65,9 +69,8 @@ class Scheduler(BaseScheduler):
         self._count: Any = crawler.stats.inc_value
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
         self._pages = OpenPages(self._end)
+        # What cannot be serialized comes first.
         self._ready: deque[tuple[OpenPage, Request]] = deque()
-        # What cannot be serialized.
-        self._local: deque[tuple[OpenPage, Request]] = deque()
         self._active_at = time.monotonic()
         self._is_open = self._is_lost = self._has_ended = False
 
@@ -91,16 +94,14 @@ class Scheduler(BaseScheduler):
         """
         crawler = self._crawler
         self._spider = spider
-        warn_of_unknown(crawler.settings)
         with opening(crawler, "queue") as (settings, client):
             self._settings, self._client = settings, client
             engine.check(crawler)
             check_jobdir(crawler)
             attach(crawler, self)
             self._pushes = PushMaker(crawler, self._pages, use_pickle=settings.pickle)
-            attributes = None if settings.is_named else attributes_of(spider)
             pace = pace_of(crawler, settings)
-            self._crawl = Crawl(client, settings, pace, attributes)
+            self._crawl = Crawl(client, settings, pace)
             begun = self._crawl.begin(overwrites=overwritten_file(crawler))
             self.exchange = Exchange(self._crawl, settings.lease, self)
             self._other_queue = OtherQueue(crawler.settings, client, spider.name)
@@ -142,13 +143,10 @@ class Scheduler(BaseScheduler):
     def next_request(self) -> Request | None:
         """Return a request that was taken from the queue; None while there is none at hand."""
         self._collect_done()
-        if self._local:
-            page, request = self._local.pop()
-        elif self._ready:
-            page, request = self._ready.popleft()
-        else:
+        if not self._ready:
             self.exchange.want()
             return None
+        page, request = self._ready.popleft()
         self._pages[request] = page
         self._count("scheduler/dequeued")
         self._count(f"scheduler/dequeued/{'redis' if page.id else 'memory'}")
@@ -164,8 +162,7 @@ class Scheduler(BaseScheduler):
 
     def __len__(self) -> int:
         """Return how many requests wait, as far as is known."""
-        here = len(self.exchange) + len(self._ready) + len(self._local)
-        return self.exchange.answer.waiting + here
+        return self.exchange.answer.waiting + len(self.exchange) + len(self._ready)
 
     def close(self, reason: str) -> Deferred[None]:
         """Send what waits, put back what was not begun, and leave the crawl."""
@@ -266,7 +263,7 @@ class Scheduler(BaseScheduler):
         # scrapy-redis keeps a spider open for so long.
         least = self._crawler.settings.getfloat("SCHEDULER_IDLE_BEFORE_CLOSE")
         is_long = time.monotonic() - self._active_at >= least
-        return is_long and not (self._ready or self._local or self._pages)
+        return is_long and not (self._ready or self._pages)
 
     def not_answered(self, error: Exception, *, is_first: bool) -> None:
         self._count("bloomlock/errors")
@@ -292,7 +289,7 @@ class Scheduler(BaseScheduler):
                 "The lease of this process was over, so others may fetch what it had begun; it "
                 "goes on."
             )
-            self._ready.clear()
+            self._ready = deque(one for one in self._ready if not one[0].id)
             for page in self._pages.values():
                 page.id = ""
         for push, is_wanted in zip(pushes, answer.pushed, strict=True):
@@ -332,7 +329,7 @@ class Scheduler(BaseScheduler):
         if not push.entry:
             fingerprint = push.fingerprint if push.mode == "l" else b""
             page = OpenPage(request, push.host, parent=maker, fingerprint=fingerprint)
-            self._local.append((page, request))
+            self._ready.appendleft((page, request))
 
     def _receive(self, identity: str, member: bytes) -> None:
         page = OpenPage(None, host_of(member), identity)

@@ -160,7 +160,9 @@ def failed_command(
             count = record.settle(retry=retry)
             click.echo(f"{count} {'put back' if retry else 'dropped'}")
             return 0 if count else NO
-        rows = [{"url": one.url, "error": one.error} for one in record.failed()]
+        from scrapy_ext.requests import url_of  # noqa: PLC0415 - it needs Scrapy
+
+        rows = [{"url": url_of(one.entry), "error": one.error} for one in record.failed()]
     if as_json:
         print_json(rows)
     elif rows:

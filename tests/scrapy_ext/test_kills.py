@@ -13,7 +13,7 @@ import pytest
 from crawling import ADDON, PATIENCE, end_leases, in_flight
 from servers import wait_until
 
-from scrapy_ext import queue
+from scrapy_ext import crawl_state
 
 if TYPE_CHECKING:
     import redis
@@ -141,10 +141,10 @@ def test_a_lease_that_is_over_does_not_stop_a_process(
 def test_a_process_is_dead_before_anybody_has_waited_for_it() -> None:
     """As in a container whose first process waits for none."""
     with subprocess.Popen(["sleep", "10000"]) as child:
-        worker = f"{queue._place()}/{child.pid}/{queue._started(child.pid)}/0"
-        assert queue.dead_among([worker, queue.new_worker()]) == []
+        worker = f"{crawl_state._place()}/{child.pid}/{crawl_state._started(child.pid)}/0"
+        assert crawl_state.dead_among([worker, crawl_state.new_worker()]) == []
         child.kill()
-        wait_until(lambda: queue.dead_among([worker]) == [worker], PATIENCE)
+        wait_until(lambda: crawl_state.dead_among([worker]) == [worker], PATIENCE)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

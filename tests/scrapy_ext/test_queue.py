@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,7 @@ from scrapy.crawler import Crawler
 
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError
-from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures
-from scrapy_ext.queue import Push, entry_of, keys_of
+from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures, Push, entry_of, keys_of
 from scrapy_ext.requests import RequestCodec
 from scrapy_ext.settings import CrawlSettings
 
@@ -44,7 +44,8 @@ class Worker:
         crawler = Crawler(PageSpider, {"BLOOMLOCK_CAPACITY": 10_000, **HOUR, **settings})
         self._numbers = count()
         every = {"limit": 8, "delay_ms": 0, "slots": {}}
-        self.crawl = Crawl(client, CrawlSettings.read(crawler), every | (pace or {}), attributes)
+        read = replace(CrawlSettings.read(crawler), attributes=attributes)
+        self.crawl = Crawl(client, read, every | (pace or {}))
         self.begun = self.crawl.begin(overwrites=overwrites)
 
     def step(self, *paths: str, mode: Any = "n", is_here: bool = False, **what: Any) -> Any:

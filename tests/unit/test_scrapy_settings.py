@@ -35,7 +35,7 @@ def test_texts_of_the_command_line_are_read() -> None:
 
 def test_attributes_of_the_spider_fill_the_name() -> None:
     assert read(name="%(name)s:%(category)s 100%%").name == "pages:1 100%"
-    assert read(name="all").is_named
+    assert read(name="all").attributes is None
 
 
 @pytest.mark.parametrize(
