@@ -11,19 +11,24 @@ import signal
 import sys
 import tempfile
 import zlib
+from functools import cache
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 import redis
 import servers
+from claim_tools import Clock
+from moved_clock import stopped_server
 
 from bloomlock import server
 from bloomlock.runtime import clients
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from moved_clock import Stopped
 
 # Helpers have no examples, and some import clients of other systems.
 collect_ignore = ["support"]
@@ -204,6 +209,30 @@ def seed(request: pytest.FixtureRequest) -> int:
 def all_servers() -> Iterator[servers.Running]:
     with contextlib.ExitStack() as stack:
         yield servers.Running(stack)
+
+
+@pytest.fixture(scope="session")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Stopped]]:
+    """Gives, by its kind, a server whose clock stands still, emptied."""
+    with contextlib.ExitStack() as stack:
+
+        @cache
+        def start(kind: str) -> Stopped:
+            return stack.enter_context(stopped_server(kind, tmp_path_factory.mktemp("clock")))
+
+        def find(kind: str = "valkey") -> Stopped:
+            start(kind)[0].flushall()
+            return start(kind)
+
+        yield find
+
+
+@pytest.fixture
+def clock(stopped: Callable[..., Stopped], monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clocks of such a server and of all clients here."""
+    made = Clock(*stopped())
+    made.rule(monkeypatch)
+    return made
 
 
 @pytest.fixture

@@ -1,30 +1,14 @@
-"""What the tests of claims share: a proxy that loses replies, and clocks that a test moves."""
+"""What the tests of claims share: filters, and a proxy that loses replies."""
 
 from __future__ import annotations
 
 import contextlib
 
 import pytest
-from claim_tools import stopped_clock
 from flat_options import given
 from proxy import Proxy
 
 from bloomlock import BloomFilter
-
-
-@pytest.fixture(scope="package")
-def stopped(tmp_path_factory):
-    """A server whose clock stands still, for all of these tests."""
-    with stopped_clock(tmp_path_factory.mktemp("clock")) as clock:
-        yield clock
-
-
-@pytest.fixture
-def clock(stopped, monkeypatch):
-    """The clocks of that server, emptied, and of its clients here."""
-    stopped.client.flushall()
-    stopped.rule(monkeypatch)
-    return stopped
 
 
 @pytest.fixture

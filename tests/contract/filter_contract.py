@@ -71,10 +71,9 @@ class FilterContract(ItemsContract, LifeContract, RacesContract, FaultsContract,
             yield made
 
     @pytest.fixture
-    def timed(self, clocked_server):
+    def timed(self, stopped):
         """A place whose server has a clock that the test sets; `place.at(seconds)`."""
-        client, stop_at, url = clocked_server(FILTERS[self.backend].server)
-        client.flushall()
+        _, stop_at, url = stopped(FILTERS[self.backend].server)
         with ExitStack() as stack:
             place = Place(FILTERS[self.backend], url, stack)
             place.at = lambda seconds: stop_at(2_000_000_000 + seconds)

@@ -10,7 +10,7 @@ import random
 
 import pytest
 from explorer import Done, explore_living, wander
-from set_world import STAGES, WINDOW, SetWorld, Way
+from set_world import STAGES, WINDOW, HandClocks, SetWorld, Way
 
 PAIRS = [
     (["add"], ["add"]),
@@ -25,8 +25,8 @@ WALKS, MANY = 50, 1000
 
 @pytest.fixture
 def make_world(stopped):
-    client, clocks = stopped
-    client.flushall()
+    client, stop_at, _ = stopped()
+    clocks = HandClocks(stop_at)
 
     def make(*, is_old, refresh, shards=1, **options):
         shape = {**WINDOW, "shards": shards}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import redis
 from exports import ABSENT, GONE, IN_MEMORY, ITEMS, KINDS, SECRET, WAYS, filled, key_of, small_parts
-from moved_clock import stopped_server
 from private import PrivateServer
 from stepped import Stepped
 from window_clocks import LAST, OVER, SLICE, Clocks
@@ -257,16 +256,9 @@ def test_slices_that_are_appended_during_a_copy_are_no_part_of_it(r, monkeypatch
 # -- windows and time ----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    with stopped_server("valkey", tmp_path_factory.mktemp("clock")) as server:
-        yield server
-
-
 @pytest.fixture
 def clocks(stopped):
-    stopped[0].flushall()
-    return Clocks(*stopped)
+    return Clocks(*stopped())
 
 
 @pytest.mark.parametrize("way", ["copy", "file"])

@@ -6,37 +6,23 @@ from collections import Counter
 
 import pytest
 from feature_walk import KINDS, Walk
-from moved_clock import stopped_server
 
-ROUNDS, STEPS = 3, 100
-MANY = 400
-
-
-def walk(folder, kind, seed, rounds):
-    what = Counter()
-    with stopped_server("valkey", folder) as server:
-        for number in range(rounds):
-            server[0].flushall()
-            one = Walk(server, kind, f"{seed}/{number}", folder)
-            try:
-                one.run(STEPS)
-            except BaseException as error:
-                error.add_note(str(one))
-                raise
-            what += one.what
-    print(what)
-    return what
+FEW, MANY, STEPS = 3, 400, 100
+LONG = pytest.param(MANY, marks=[pytest.mark.long, pytest.mark.timeout(7200)])
 
 
+@pytest.mark.parametrize("walks", [FEW, LONG])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_answer_is_that_of_the_model(tmp_path, kind, seed):
-    what = walk(tmp_path, kind, seed, ROUNDS)
+def test_each_answer_is_that_of_the_model(stopped, tmp_path, kind, walks, seed):
+    what = Counter()
+    for number in range(walks):
+        one = Walk(stopped(), kind, f"{seed}/{number}", tmp_path)
+        try:
+            one.run(STEPS)
+        except BaseException as error:
+            error.add_note(str(one))
+            raise
+        what += one.what
+    print(what)
     assert what["lose_reply"]
     assert what["discarded"] or kind == "plain"
-
-
-@pytest.mark.long
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_answer_of_many_walks(tmp_path, kind, seed):
-    walk(tmp_path, kind, seed, MANY)

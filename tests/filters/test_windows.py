@@ -6,7 +6,6 @@ import random
 from datetime import timedelta
 
 import pytest
-from moved_clock import stopped_server
 from near_cache_tools import Clock, trips
 from turns import Turns
 from window_clocks import OVER, SLICE, Clocks
@@ -16,16 +15,9 @@ from bloomlock import BloomFilter, ClaimState
 WEEK = timedelta(days=7)
 
 
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    with stopped_server("valkey", tmp_path_factory.mktemp("clock")) as server:
-        yield server
-
-
 @pytest.fixture
 def clocks(stopped):
-    stopped[0].flushall()
-    return Clocks(*stopped)
+    return Clocks(*stopped())
 
 
 # -- in time -------------------------------------------------------------------------------------

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from claim_tools import stopped_clock
 
 from bloomlock import BloomFilter
-
-
-@pytest.fixture
-def clock(tmp_path, monkeypatch):
-    """The clocks of another server, and of all clients here."""
-    with stopped_clock(tmp_path) as made:
-        made.rule(monkeypatch)
-        yield made
 
 
 @pytest.fixture

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import TYPE_CHECKING
-
-from moved_clock import stopped_server
 
 from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     import pytest
     import redis
@@ -52,13 +48,6 @@ class Clock:
         for name, module in list(sys.modules.items()):
             if name.startswith("bloomlock") and vars(module).get("boot_clock") is boot_clock:
                 monkeypatch.setattr(module, "boot_clock", ahead)
-
-
-@contextlib.contextmanager
-def stopped_clock(folder: Path) -> Iterator[Clock]:
-    """Run a server whose clock the test moves."""
-    with stopped_server("valkey", folder) as server:
-        yield Clock(*server)
 
 
 def script_calls(client: redis.Redis) -> int:

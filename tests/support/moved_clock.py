@@ -18,6 +18,8 @@ from servers import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Stopped = tuple[redis.Redis, Callable[[int], None], str]
+
 NEAR_S = 30
 """So near to the wanted time the clock counts as set."""
 
@@ -35,7 +37,7 @@ def library() -> Path:
 @contextlib.contextmanager
 def moved_server(
     kind: str, folder: Path, config: dict[str, Any] | None = None
-) -> Iterator[tuple[redis.Redis, Callable[[int], None], str]]:
+) -> Iterator[Stopped]:
     """Run a server; yields a client, what moves its clock from the true time, and its URL.
 
     Args:
@@ -53,9 +55,7 @@ def moved_server(
 
 
 @contextlib.contextmanager
-def stopped_server(
-    kind: str, folder: Path
-) -> Iterator[tuple[redis.Redis, Callable[[int], None], str]]:
+def stopped_server(kind: str, folder: Path) -> Iterator[Stopped]:
     """Run a server whose clock stands still; yields a client, what sets the clock, and its URL.
 
     (Between two events the server counts on by itself, from some microseconds to milliseconds.)
