@@ -200,6 +200,8 @@ class ExtrasContract:
         assert place.r.llen(queue) == before
         with pytest.raises(ConfigurationError, match="script must be a text, not ''"):
             made.run_script("")
+        with pytest.raises(ConfigurationError, match="a key must be a text, not b'k'"):
+            made.run_script("return 1", [], [b"k"])
         made.reattach()
         with pytest.raises(redis.ResponseError, match="(?i)compil"):
             made.run_script("return (")
@@ -218,24 +220,6 @@ class ExtrasContract:
             made.copy("copied")
         assert copied.delete() is True
         assert made.exists_many(ITEMS) == [True] * 60
-
-    @needs("copy")
-    def test_a_copy_follows_where_the_object_may(self, place):
-        made = place.make(on_lost="recreate")
-        made.update(ITEMS)
-        place.other().clear()
-        copied = made.copy("copied")
-        assert copied.exists_many(ITEMS) == [False] * 60
-        assert copied.add("a") is True
-
-    @needs("rename")
-    def test_a_rename_follows_where_the_object_may(self, place):
-        made = place.make(on_lost="recreate")
-        made.update(ITEMS)
-        other = place.other()
-        other.clear()
-        other.add("kept")
-        assert made.rename("y").exists_many(["kept", *ITEMS]) == [True] + [False] * 60
 
     @needs("export")
     def test_a_file_makes_the_filter_again_and_replaces_one_only_where_asked(self, place, tmp_path):

@@ -69,18 +69,6 @@ class ItemsContract:
         assert made.add_many(batch) == [False] * len(batch)
         assert made.exists_many(["no", *batch, "no"]) == [False, *[True] * len(batch), False]
 
-    @needs("route")
-    @pytest.mark.parametrize("route", ["items", "bitmap"])
-    def test_each_route_gives_the_same_answers(self, place, route):
-        made = place.make()
-        made.add_many(ITEMS[:50])
-        assert made.exists_many(ITEMS, route=route) == [True] * 50 + [False] * 250
-        expected = [False] * 50 + [True] * 150
-        assert made.add_many([*ITEMS[:200], *ITEMS[:9]], route=route) == expected + [False] * 9
-        made.update(ITEMS[150:], route=route)
-        assert made.exists_many([*ITEMS, "no"], route=route) == [True] * 300 + [False]
-        assert made.exists_many(ITEMS) == [True] * 300
-
     def test_add_each_yields_every_answer_before_what_ends_the_stream(self, place):
         made = place.make()
         pairs = []
@@ -305,18 +293,6 @@ class ItemsContract:
         assert not other.exists("a")
         other.add("b")
         assert not place.open("a").exists("b")
-
-    @needs("near_cache")
-    def test_a_kept_answer_ends_with_the_objects_own_clear(self, place):
-        made = place.make(near_cache=100)
-        made.add_many(["a", "b"])
-        assert made.exists_many(["a", "c"]) == [True, False]
-        assert made.kept_many(["a", "c"]) == [True, False]
-        assert made.add_many(["a", "c", "d", "a"]) == [False, True, True, False]
-        made.clear()
-        assert made.kept_many(["a", "c"]) == [False, False]
-        assert made.exists("a") is False
-        assert made.add("a") is True
 
     @needs("server")
     def test_what_one_strategy_adds_the_others_see(self, place):

@@ -36,29 +36,6 @@ class WindowContract:
         timed.at(40 * SLICE)
         assert self.look(timed).exists_many(ITEMS) == [False] * 40
 
-    def test_with_refresh_an_add_remembers_the_item_from_then_on(self, timed):
-        timed.make(refresh=True).update(["a", "b", "c"])
-        for day in (4, 8, 12):
-            timed.at(day * SLICE)
-            assert self.look(timed, refresh=True).add("a") is False
-            assert self.look(timed, refresh=True).add_many(["b"]) == [False]
-        assert self.look(timed).exists_many(["a", "b", "c"]) == [True, True, False]
-        timed.at((12 + 7) * SLICE + 2)
-        assert self.look(timed).exists_many(["a", "b"]) == [False, False]
-
-    def test_a_discard_and_an_add_in_a_later_slice_begin_a_new_window(self, timed):
-        made = timed.make()
-        made.update(["a", "b", "c"])
-        assert made.discard_many(["a", "b"]) == [True, True]
-        timed.at(3 * SLICE)
-        late = self.look(timed)
-        assert late.exists_many(["a", "b", "c"]) == [False, False, True]
-        assert late.add("a") is True
-        timed.at(7 * SLICE + 2)
-        assert self.look(timed).exists_many(["a", "b", "c"]) == [True, False, False]
-        timed.at(10 * SLICE + 2)
-        assert self.look(timed).add_many(["a", "b", "a"]) == [True, True, False]
-
     def test_claims_and_scripts_go_by_the_window(self, timed):
         made = timed.make()
         made.claim("a", ttl=30, renew=False).commit()
@@ -72,25 +49,6 @@ class WindowContract:
         late = self.look(timed)
         assert late.claim("a", ttl=30, renew=False).state.name == "NEW"
         assert late.run_script(add, ["b"]) == 1
-
-    def test_a_copy_and_a_file_forget_when_their_source_does(self, timed, tmp_path):
-        made = timed.make()
-        made.update(["old"])
-        timed.at(4 * SLICE)
-        late = self.look(timed)
-        late.update(["young"])
-        late.copy("copied")
-        late.export_file(tmp_path / "x.bloom")
-        late.copy_to(timed.address, "sent")
-        timed.at(5 * SLICE)
-        type(timed.other()).import_file("imported", tmp_path / "x.bloom", client=timed.r)
-        names = ("x", "copied", "sent", "imported")
-        for name in names:
-            assert timed.open(name).exists_many(["old", "young"]) == [True, True], name
-        timed.at(7 * SLICE + 2)
-        for name in names:
-            assert timed.open(name).exists_many(["old", "young"]) == [False, True], name
-            assert timed.open(name).add("old") is True
 
 
 class AsyncContract:

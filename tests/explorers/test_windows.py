@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from explorer import Done, explore_living, wander
+from explorer import explore_living, wander
 from set_world import STAGES, WINDOW, HandClocks, SetWorld, Way
 
 PAIRS = [
@@ -34,27 +34,6 @@ def make_world(stopped):
         return SetWorld(client, shape, **options)
 
     return make
-
-
-def test_the_judge_knows_what_a_window_forgets(make_world):
-    def judge(is_old, *operations, refresh=False):
-        world = worlds[is_old, refresh]
-        return world.is_right([Done(*one) for one in operations], is_there=True)
-
-    worlds = {}
-    for is_old in EITHER:
-        for refresh in EITHER:
-            worlds[is_old, refresh] = world = object.__new__(SetWorld)
-            world._is_old, world._refresh = is_old, refresh
-    turn = (2, 3, "turn", None)
-    assert judge(True, turn, (4, 5, "exists", False))
-    assert not judge(True, turn, (4, 5, "exists", True))
-    assert judge(False, turn, (4, 5, "exists", True))
-    assert not judge(True, turn, (4, 5, "add", False))
-    assert judge(True, (0, 1, "add", False), turn, (4, 5, "exists", True), refresh=True)
-    assert not judge(True, (0, 1, "add", False), turn, (4, 5, "exists", True))
-    assert judge(True, turn, (1, 4, "discard", True), (5, 6, "add", True))
-    assert not judge(True, turn, (4, 5, "discard", True))
 
 
 STARTS = [

@@ -76,6 +76,8 @@ def test_progress_is_told_and_the_file_is_whole_or_not_there(r, elsewhere, path,
     assert SECRET not in path.read_bytes()
     with pytest.raises(FilterMismatchError, match="with another key"):
         BloomFilter.import_file("z", path, client=r)
+    with pytest.raises(ConfigurationError, match="itself"):
+        made.copy_to(r, replace=True)
     assert list_filters(client=r) == ["x", "y"]
 
 
@@ -92,32 +94,6 @@ def test_which_files_can_be_loaded_into_the_process(r, path, kind):
         return
     with pytest.raises(ConfigurationError, match="which is in a server only; use"):
         MemoryBloomFilter.load(path)
-
-
-def test_a_name_that_is_taken_is_replaced_with_all_its_keys(r, elsewhere, path):
-    made = filled(r)
-    made.export_file(path)
-    ways = (
-        lambda: BloomFilter.import_file("y", path, client=elsewhere, replace=True),
-        lambda: made.copy_to(elsewhere, "y", replace=True),
-    )
-    for way in ways:
-        elsewhere.flushall()
-        there = filled(elsewhere, "grown", "y", ["there"])
-        replaced = way()
-        assert replaced.exists_many(["item 1", "there"]) == [True, False]
-        with pytest.raises(FilterLostError):
-            there.exists("there")
-        assert len(elsewhere.keys("*y*")) == 4, "no key of the one that was replaced"
-        assert replaced.delete()
-        for name, kind in (("bits", "rpush"), ("meta", "set")):
-            getattr(elsewhere, kind)(f"bloomlock:{{y}}:{name}", "something else")
-            with pytest.raises(FilterMismatchError, match="no filter"):
-                way()
-            elsewhere.delete(f"bloomlock:{{y}}:{name}")
-            assert not elsewhere.keys()
-    with pytest.raises(ConfigurationError, match="itself"):
-        made.copy_to(r, replace=True)
 
 
 def test_what_the_server_has_no_memory_for_is_refused_before_it_begins():

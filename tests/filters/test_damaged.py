@@ -19,24 +19,6 @@ def shard_key(shard, shards=3):
     return FilterKeys("x").bits(shard)
 
 
-def test_a_filter_of_other_shards_than_usual_is_attached_to_and_made_anew_with_its_own(r):
-    """A version that took one shard for it left them; their keys must not stay behind."""
-    made = BloomFilter("x", 2_000_000, 1e-6, client=r, shards=1)
-    made.add("a")
-    usual = BloomFilter("x", 2_000_000, 1e-6, client=r, on_lost="recreate")
-    assert usual.exists("a")
-    assert (usual.shards, RequestedSpec.check(2_000_000, 1e-6).describe().size.shards > 1) == (
-        1,
-        True,
-    )
-    r.delete(shard_key(0))
-    assert usual.add("b")
-    assert usual.shards == 1
-    usual.delete()
-    assert BloomFilter("x", 2_000_000, 1e-6, client=r).shards > 1
-    assert BloomFilter("x", 2_000_000, 1e-6, client=r).info().shards > 1
-
-
 def test_a_shard_with_a_flag_is_not_emptied_by_a_creation(r, restricted):
     BloomFilter("x", 1000, client=r, shards=3).update(map(str, range(100)))
     r.setbit(shard_key(1), 9, 1)

@@ -59,63 +59,6 @@ def test_each_call_stays_one_round_trip(valkey, r, strategy, kind):
         assert made.exists("7") is False
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_discarded_item_can_be_claimed_and_added_by_scripts(r, kind):
-    made = BloomFilter("x", client=r, **KINDS[kind])
-    other = BloomFilter.open("x", client=r)
-    claim = other.claim("late")
-    others = [f"other {number}" for number in range(200)]
-    made.update(others[:100])
-    made.add("late")
-    assert made.discard("late") is True
-    claim.commit()
-    assert made.exists("late"), "a commit of an open claim adds it again"
-    held = made.claim("b")
-    made.add("b"), made.discard("b"), made.add("b"), other.discard("b")
-    held.commit()
-    assert other.exists("b")
-    made.update(["a", *others[100:]])
-    late = BloomFilter.open("x", client=r)
-    made.discard_many(["a", "b"])
-    script = (
-        "return {add(1) and 1 or 0, exists(2) and 1 or 0, exists(3) and 1 or 0, add(1) and 1 or 0}"
-    )
-    for one in (late, made):
-        assert one.run_script(script, ["a", "b", "late"]) == [1, 0, 1, 0]
-        assert other.discard("a") is True
-    assert late.exists_many(others) == [True] * 200
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("has_heard", [True, False])
-def test_another_name_and_a_time_out_are_of_the_tombstones_too(r, shards, has_heard, kind):
-    made = BloomFilter("x", error_rate=1e-9, client=r, shards=shards, **KINDS[kind])
-    other = made if has_heard else BloomFilter.open("x", client=r)
-    items = [str(number) for number in range(60)]
-    made.update(items)
-    made.discard_many(items[:40])
-    made.update(items[:10])
-    there = [True] * 10 + [False] * 30 + [True] * 20
-    other.expire(1000)
-    assert 0 < other.ttl() <= 1000
-    assert all(0 < r.ttl(key) <= 1010 for key in r.scan_iter())
-    late = BloomFilter.open("x", client=r)
-    late.discard("50")
-    there[50] = False
-    assert all(0 < r.ttl(key) <= 1010 for key in r.scan_iter())
-    other.rename("y")
-    moved = BloomFilter.open("y", client=r)
-    assert moved.exists_many(items) == there
-    assert moved.discard("1") is True
-    assert {key.decode().split("{")[1][0] for key in r.scan_iter()} == {"y"}
-    moved.persist()
-    assert {r.ttl(key) for key in r.scan_iter()} == {-1}
-    moved.clear()
-    moved.add("1"), moved.expire(1000), moved.discard("1")
-    assert all(0 < r.ttl(key) <= 1010 for key in r.scan_iter())
-
-
 def test_items_of_a_full_bitmap_are_discarded_as_well(r):
     made = BloomFilter("x", 10, 0.4, client=r, num_hashes=1)
     r.setrange(FilterKeys("x").bits(0), FIRST_BYTE, b"\xff" * ((made.info().num_bits + 7) // 8))

@@ -6,8 +6,8 @@ import contextlib
 import random
 
 import pytest
-from exports import GONE, ITEMS, Pipe, filled, small_parts
-from stepped import Crash, Stepped, crash
+from exports import ITEMS, Pipe, filled, small_parts
+from stepped import Stepped
 
 from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter
@@ -44,43 +44,6 @@ def lasting(client):
 
 
 # -- stopped -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("kind", ["plain", "grown, discards"])
-def test_a_crash_at_any_step_exposes_no_part_and_a_retry_goes_on(r, path, kind, replace):
-    filled(r, kind).export_file(path)
-    number, found = 0, ""
-    while True:
-        r.flushall()
-        if replace:
-            filled(r, "seeds", "y", ["old"])
-        stepped = Stepped.before(number, crash)
-
-        def die(stepped=stepped):
-            # This request fails, and all that follow, as of a process that is gone.
-            stepped.at = stepped.done
-            crash()
-
-        stepped.act = staticmethod(die)
-        try:
-            stepped.import_file("y", path, client=r, replace=replace)
-        except Crash:
-            found = state_of(r)
-        else:
-            break
-        assert found in ({"old", "new"} if replace else {"none", "new"}), number
-        if found != "new" or replace:
-            BloomFilter.import_file("y", path, client=r, replace=replace)
-        made = BloomFilter.open("y", client=r)
-        assert made.exists_many([*ITEMS, *GONE, "old"]) == [True] * 600 + [False] * 41
-        left = set(r.scan_iter()) - set(lasting(r))
-        assert all(b":prepared:" in key for key in left), "the rest goes by itself"
-        made.delete()
-        assert lasting(r) == []
-        number += 1
-    assert state_of(r) == "new"
-    assert number > 8
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -6,8 +6,6 @@ it is waited for until they are.
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 import servers
 from stepped import Crash, Stepped, crash
@@ -17,7 +15,6 @@ from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter, list_filters
 from bloomlock.errors import (
     BloomlockError,
-    ClaimLostError,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
@@ -57,30 +54,6 @@ def all_expire(r, within):
 
 def none_expires(r):
     return all(r.ttl(key) == -1 for key in keys_of(r))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_keys_expire_and_stay_together(r, kind):
-    made = filled(r, kind)
-    assert made.ttl() is None
-    made.expire(HOUR)
-    assert all_expire(r, HOUR)
-    assert HOUR - 600 < made.ttl() <= HOUR
-    made.add_many([*ITEMS, *(f"more {item}" for item in ITEMS)])
-    assert all_expire(r, HOUR)
-    for ttl in (2 * HOUR, HOUR):
-        made.expire(timedelta(seconds=ttl))
-        assert all_expire(r, ttl)
-    made.persist()
-    assert made.ttl() is None
-    assert none_expires(r)
-    made.expire(timedelta(hours=3))
-    assert all_expire(r, 3 * HOUR)
-    if kind != "native":
-        assert made.copy("y").ttl() is None
-    made.clear()
-    assert made.ttl() is None
-    assert none_expires(r)
 
 
 @pytest.mark.parametrize("route", ["items", "bitmap"])
@@ -162,37 +135,6 @@ def test_a_filter_of_another_generation_is_left_alone(r):
 
 
 # -- another name --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["plain", "window", "grown", "discards", "native"])
-def test_a_filter_has_all_it_had_under_its_new_name(r, kind):
-    made = filled(r, kind)
-    gone = ITEMS[:30] if kind in ("discards", "window") else []
-    assert made.discard_many(gone) == [True] * len(gone) if gone else True
-    held = made.claim("held", renew=False) if kind != "native" else None
-    made.expire(HOUR)
-    follows = BloomFilter("x", **{"capacity": 3000, "client": r} | KINDS[kind], on_lost="recreate")
-    renamed = made.rename("y")
-    assert renamed.name == "y"
-    assert renamed.exists_many(ITEMS) == [item not in gone for item in ITEMS]
-    assert renamed.add_many(["new", ITEMS[-1]]) == [True, False]
-    if held:
-        assert [one.item for one in renamed.open_claims()] == ["held"]
-        with pytest.raises(ClaimLostError):
-            held.commit()
-    assert HOUR - 600 < renamed.ttl() <= HOUR
-    assert list_filters(client=r) == ["y"]
-    assert keys_of(r) == []
-    with pytest.raises(FilterLostError, match="is missing"):
-        made.exists("1")
-    with pytest.raises(FilterNotFoundError):
-        BloomFilter.open("x", client=r)
-    # One that may recreate begins anew under the old name; the other is untouched.
-    assert follows.add("1") is True
-    assert renamed.exists_many(ITEMS[30:]) == [True] * 270
-    assert renamed.delete()
-    assert follows.delete()
-    assert keys_of(r, "") == []
 
 
 def test_a_name_that_is_taken_is_refused(r):

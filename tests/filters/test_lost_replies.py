@@ -43,14 +43,6 @@ def lose_once(proxy, verdict, names=None, skip=0):
     return state
 
 
-def commands_of(proxy, action):
-    """How many commands an action sends when nothing is lost."""
-    proxy.judge = lambda _name, _number: "pass"
-    before = len(proxy.seen)
-    action()
-    return len([name for name in proxy.seen[before:] if name not in HANDSHAKE])
-
-
 @pytest.mark.parametrize("verdict", ["before", "after"])
 def test_what_was_on_its_way_is_unknown_and_no_more(r, proxy, through, verdict):
     made = BloomFilter("x", 20_000, client=through, num_hashes=16)
@@ -78,26 +70,6 @@ def test_repeats_of_what_was_never_sent_are_not_known(r, proxy, through):
     assert set(results[2 * 20 * 62 :]) == {None}
     assert len(results) <= 2 * 62 * 32
     assert not any(made.exists_many(map(str, range(len(results) // 2, 10_000))))
-
-
-@pytest.mark.parametrize("verdict", ["before", "after"])
-def test_a_merged_batch_loses_nothing(r, proxy, through, verdict):
-    made = BloomFilter("x", 5000, client=through)
-    r.script_flush()
-    sent = commands_of(proxy, lambda: made.add_many(["warm", "up"], route="bitmap"))
-    assert sent >= 12
-    for lost in range(sent):
-        batch = [f"{lost} {number}" for number in range(500)]
-        r.script_flush()
-        state = lose_once(proxy, verdict, skip=lost)
-        try:
-            told = made.add_many(batch, route="bitmap")
-        except OutcomeUnknownError as error:
-            told = error.results
-        assert state["done"]
-        assert told in ([True] * 500, [None] * 500)
-        if None not in told:
-            assert all(made.exists_many(batch))
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 60}, {"on_full": "grow"}], ids=str)
@@ -147,25 +119,6 @@ def full(r):
 
 def not_full(r):
     r.config_set("maxmemory", 0)
-
-
-@pytest.mark.parametrize("many", [False, True])
-def test_who_is_not_logged_in_adds_nothing(r, valkey, many):
-    made = BloomFilter("x", 2000, client=r)
-    # Without a handshake the answer to the add itself is the refusal.
-    options = {"protocol": 2, "lib_name": None, "lib_version": None}
-    with redis.Redis.from_url(valkey, **options) as stranger:
-        theirs = BloomFilter.open("x", client=stranger, on_unknown="new")
-        r.config_set("requirepass", "secret")
-        try:
-            r.client_kill_filter(_type="normal", skipme=True)
-            for _ in range(3):
-                # Of a command with many arguments an unknown client gets another answer.
-                with pytest.raises(redis.RedisError, match="uthenticat"):
-                    theirs.add_many(["a", "b"]) if many else theirs.add("a")
-        finally:
-            r.config_set("requirepass", "")
-    assert made.exists_many(["a", "b"]) == [False, False]
 
 
 def test_redis_pys_errors_are_told_apart():

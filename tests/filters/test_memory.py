@@ -120,16 +120,6 @@ def test_memory_does_not_grow_with_the_stream():
     assert peak < 12_000_000
 
 
-@pytest.mark.parametrize("call", ["add_many", "update"])
-def test_a_batch_does_not_pass_the_capacity_of_a_small_filter(call):
-    made = MemoryBloomFilter(20, on_full="raise")
-    items = [str(number) for number in range(200)]
-    with pytest.raises(CapacityError) as caught:
-        getattr(made, call)(items)
-    assert 20 <= (len(caught.value.results) or caught.value.added) <= 30
-    assert 20 <= sum(made.exists_many(items)) <= 30
-
-
 def test_items_one_by_one_do_not_pass_the_capacity():
     made, added = MemoryBloomFilter(2_000, on_full="raise"), 0
     with pytest.raises(CapacityError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import pytest
 import redis
@@ -88,18 +87,6 @@ def test_it_and_the_others_do_not_attach_to_each_other(r, make, how):
     assert {key: r.dump(key) for key in r.scan_iter()} == before
 
 
-@pytest.mark.parametrize("first", ["native", "atomic"])
-def test_a_clear_does_not_empty_a_filter_of_the_other_kind(r, make, first):
-    second = "atomic" if first == "native" else "native"
-    late = make(strategy=first)
-    make(strategy=first).delete()
-    other = make(strategy=second)
-    other.add("a")
-    with pytest.raises(FilterMismatchError, match="native"):
-        late.clear()
-    assert other.exists("a")
-
-
 @pytest.mark.parametrize("shards", [1, 3])
 def test_no_filter_of_an_earlier_generation_is_left_behind(r, make, shards):
     made = make(shards=shards, on_lost="recreate")
@@ -124,18 +111,6 @@ def test_what_the_server_refuses_to_create_leaves_nothing(r, make, monkeypatch):
     with pytest.raises(redis.ResponseError, match="(?i)expansion"):
         make()
     assert r.keys() == []
-
-
-def test_beyond_its_capacity_it_grows(make, caplog):
-    made = make(capacity=1000, error_rate=1e-6)
-    with caplog.at_level(logging.WARNING, "bloomlock"):
-        assert sum(made.add_many(numbers(20_000))) == 20_000
-    assert "full" in caplog.text
-    assert "takes more memory" in caplog.text
-    assert all(made.exists_many(numbers(20_000)))
-    assert len(made) == 20_000
-    assert made.info().current_error_rate <= 1e-6
-    assert not any(made.exists_many(numbers(20_000, 10**6)))
 
 
 def test_items_that_the_server_refuses_are_not_added(r, make):

@@ -7,7 +7,7 @@ from flat_options import given
 from stepped import Crash, Stepped, crash
 
 from bloomlock import BloomFilter
-from bloomlock.errors import BloomlockError, ClaimLostError, ConfigurationError, FilterLostError
+from bloomlock.errors import BloomlockError, ConfigurationError
 from bloomlock.filters import switch
 
 OLD = [f"old {number}" for number in range(300)]
@@ -187,47 +187,3 @@ def test_the_first_request_after_it_goes_to_other_bits(r, old, new, first):
     for one in (attached, made, opened(r)):
         assert one.exists_many([*OLD, *items]) == [True] * 303
     assert len(r.keys()) == made.shards + 1
-
-
-@pytest.mark.parametrize("on_lost", ["raise", "recreate"])
-def test_objects_that_missed_several_follow(r, caplog, on_lost):
-    made = filled(r)
-    attached = BloomFilter("x", 2_000, 1e-9, client=r, on_lost=on_lost, near_cache=1_000)
-    assert OLD[0] in attached
-    for turn in range(5):
-        made.rebuild(OLD, 3_000 + turn, shards=1 + turn)
-    assert attached.add_many([OLD[1], "a"]) == [False, True]
-    assert attached.capacity == 3_004
-    assert OLD[0] in attached
-    assert "lost" not in caplog.text
-    attached.reattach()
-    made.clear()
-    if on_lost == "raise":
-        with pytest.raises(FilterLostError):
-            attached.add("a")
-    else:
-        assert attached.add("a")
-        assert OLD[0] not in attached
-
-
-def test_a_filter_with_the_same_name_is_no_successor(r):
-    made = filled(r)
-    attached = opened(r)
-    made.rebuild(OLD, 3_000)
-    made.delete()
-    filled(r)
-    with pytest.raises(FilterLostError):
-        attached.add("a")
-
-
-def test_open_claims_are_lost(r):
-    made = filled(r)
-    attached = opened(r)
-    claim = attached.claim("a")
-    made.rebuild(OLD, 3_000)
-    with pytest.raises(ClaimLostError):
-        claim.commit()
-    again = attached.claim("a")
-    assert again
-    again.commit()
-    assert "a" in made

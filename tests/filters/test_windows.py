@@ -23,19 +23,6 @@ def clocks(stopped):
 # -- in time -------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_is_set_back_forgets_nothing(clocks):
-    made = clocks.make()
-    clocks.set(3 * SLICE)
-    assert made.add("a")
-    clocks.set(0)
-    assert made.exists("a")
-    assert made.add("a") is False
-    assert made.add("b")
-    assert made.exists_many(["a", "b"]) == [True, True]
-    clocks.set(3 * SLICE)
-    assert made.exists_many(["a", "b"]) == [True, True]
-
-
 @pytest.mark.parametrize("slices", [2, 3, 6])
 def test_operations_and_epochs_in_any_order_are_those_of_a_set_that_forgets(clocks, slices, seed):
     """An item is there for `slices` epochs after the one in which it was new or renewed."""
@@ -68,32 +55,6 @@ def test_operations_and_epochs_in_any_order_are_those_of_a_set_that_forgets(cloc
                 added.pop(item, None)
             elif kind.startswith("add") and (found or one is made[2]):
                 added[item] = newest
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        # What is added again after a discard is remembered from then on.
-        [(0, "add", True), (0, "discard", True), (1, "add", True), (3, "exists", True)],
-        # A renewed item is in two slices: its tombstone lives as long as the newer one.
-        [(0, "add", True), (1, "renew", False), (1, "discard", True), (3, "add", True)],
-        # An item whose bits are gone is new, and loses its tombstone too.
-        [
-            (0, "add", True), (1, "other", True), (1, "discard", True), (3, "add", True),
-            (3, "exists", True), (3, "add", False),
-        ],
-        # A tombstone lives as long as the slice that has the bits.
-        [(0, "add", True), (0, "discard", True), (2, "other", True), (2, "add", True)],
-    ],
-    ids=["added again", "renewed", "bits gone", "pruned"],
-)  # fmt: skip
-def test_traces_that_weaker_rules_of_tombstones_get_wrong(clocks, steps):
-    shape = {"slices": 2, "window": 2 * SLICE}
-    made, renews = clocks.make(**shape), clocks.make(**shape, refresh=True)
-    for now, kind, expected in steps:
-        clocks.set(now * SLICE)
-        calls = {"renew": lambda: renews.add("x"), "other": lambda: made.add("other")}
-        assert calls.get(kind, lambda: getattr(made, kind)("x"))() is expected, (now, kind)  # noqa: B023
 
 
 def test_each_call_is_one_round_trip_and_an_add_wipes_one_slice_at_most(clocks):

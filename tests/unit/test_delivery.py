@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis.exceptions
 
-from bloomlock.commands import collect, deliver
+from bloomlock.commands import deliver
 from bloomlock.effects import ConnectionLost, Pause, Request
 
 REQUEST = Request("key", [b"one", b"two"])
@@ -39,11 +39,6 @@ def lost(cause, *, sent):
     return ConnectionLost(cause, sent=sent, replies=[])
 
 
-@pytest.mark.parametrize("repeatable", [False, True])
-def test_what_is_answered_is_sent_once(repeatable):
-    assert carried_out([[1, 2]], repeatable=repeatable) == ([REQUEST], [1, 2])
-
-
 @pytest.mark.parametrize(("repeatable", "sent"), [(True, True), (True, False), (False, False)])
 def test_a_broken_connection_is_followed_by_two_more_tries(repeatable, sent):
     losses = [lost(BROKEN, sent=sent) for _ in range(3)]
@@ -68,15 +63,3 @@ def test_a_time_out_is_followed_by_one_try_at_once():
 def test_a_server_that_cannot_be_reached_in_time_is_not_tried_again(repeatable):
     loss = lost(SLOW, sent=False)
     assert carried_out([loss], repeatable=repeatable) == ([REQUEST], loss)
-
-
-def test_of_what_was_collected_each_reply_is_known_lost_or_not_sent():
-    core = collect(Request("key", [b"1", b"2", b"3"]), repeatable=False)
-    next(core)
-    cut = ConnectionLost(BROKEN, sent=True, replies=[1], written=2)
-    with pytest.raises(StopIteration) as stop:
-        core.throw(cut)
-    answered, unknown, unsent = stop.value.value
-    assert answered == 1
-    assert unknown is cut
-    assert (unsent.sent, unsent.cause) == (False, BROKEN)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bloomlock.commands import deliver, in_parallel, outcomes_of, writes_of
-from bloomlock.effects import ConnectionLost, Parallel, Pause, Pipeline, Request, Transaction
+from bloomlock.commands import deliver, in_parallel, outcomes_of
+from bloomlock.effects import ConnectionLost, Parallel, Pause, Request, Transaction
 
 
 def steps_of(core):
@@ -84,38 +84,3 @@ def test_only_what_was_not_sent_is_sent_again():
     with pytest.raises(StopIteration) as ended:
         core.send([[3]])
     assert ended.value.value == [[1], True, [3]]
-
-
-def test_every_cut_of_a_pipeline_is_divided_among_its_requests():
-    pipeline = Pipeline("b", 3, lambda: iter([[b"3"], [b"4", b"5"]]))
-    requests = [Request("a", [b"1", b"2"]), pipeline, Request("c", [b"6"])]
-    sizes = [2, 3, 1]
-    for written in range(7):
-        for answered in range(written + 1):
-            lost = ConnectionLost(OSError(), sent=written > 0, replies=[], written=written)
-            outcomes = outcomes_of(requests, list(range(answered)), lost)
-            sent = got = 0
-            for size, outcome in zip(sizes, outcomes, strict=True):
-                if isinstance(outcome, ConnectionLost):
-                    assert outcome.sent == (outcome.written > 0)
-                    assert len(outcome.replies) < size
-                    sent += outcome.written
-                    got += len(outcome.replies)
-                else:
-                    assert len(outcome) == size
-                    sent += size
-                    got += size
-            assert (sent, got) == (written, answered)
-
-
-def test_small_commands_go_in_one_write_and_few_are_unanswered():
-    requests = [Request(str(number), [bytes(1000)]) for number in range(1000)]
-    waiting = most = written = 0
-    for answered, count, data in writes_of(requests):
-        waiting = count - answered
-        most = max(most, waiting)
-        assert [len(part) for part in data] == [1000 * (count - written)]
-        written = count
-    assert written == 1000
-    # Reading is what keeps the number down, and it is not read after each write.
-    assert 200 <= most <= 450

@@ -128,22 +128,5 @@ def test_a_cluster_without_a_server_for_a_slot_is_waited_for_a_second(clock):
     assert sent.replies == [down], "the server's own error is the answer"
 
 
-def test_what_still_is_refused_then_says_so(clock):
-    sent = Sent("bloomlock:{a}:bits", [MULTI, b"a", EXEC], [b"OK", TRY_AGAIN, ABORTED])
-    steps = follow(sent, None, waits=True)
-    assert isinstance(next(steps), Pause)
-    assert next(steps).refusal is TRY_AGAIN
-    clock[0] += 40.0
-    with pytest.raises(StopIteration):
-        steps.send([b"OK", TRY_AGAIN, ABORTED])
-    (message,) = set(map(str, sent.replies))
-    assert message == (
-        "the cluster moves the slot of key 'bloomlock:{a}:bits', and did not end that within "
-        "40.0 s (its server answers TRYAGAIN Multiple keys request during rehashing of slot); the "
-        "command was not carried out; try again when the slot has moved"
-    )
-    assert all(isinstance(reply, TryAgainError) for reply in sent.replies)
-
-
 def test_what_does_not_wait_follows_redirections_and_keeps_the_refusal():
     assert followed([b"a"], [MOVED], [TRY_AGAIN], waits=False) == ([[b"a"]], [TRY_AGAIN])
