@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 DEFAULT_TTL = 30.0
 SHORTEST_TTL = 0.05
 LONGEST_TTL = 365 * 86_400.0
-NOT_GIVEN = -1
-"""The time limit of `acquire` that leaves it to the lock object."""
 
 
 class SharedParameters(TypedDict, total=False):
@@ -34,9 +32,7 @@ class SharedParameters(TypedDict, total=False):
 
 class LockParameters(SharedParameters, total=False):
     timeout: float | None
-    sleep: float | None
     replicas: int
-    raise_on_release_error: bool
 
 
 class RedlockParameters(SharedParameters, total=False):
@@ -71,10 +67,8 @@ class LockOptions:
         self.renews = timeout is None if given.get("renew") is None else flag("renew")
         self.max_hold = seconds("max_hold", SHORTEST_TTL)
         self.blocking_timeout = seconds("blocking_timeout")
-        seconds("sleep")
         self.blocking = flag("blocking")
         self.thread_local = flag("thread_local")
-        self.raise_on_release_error = flag("raise_on_release_error")
         self.replicas = replicas = given.get("replicas", 0)
         if not isinstance(replicas, Integral) or isinstance(replicas, bool) or replicas < 0:
             raise ConfigurationError(
@@ -89,32 +83,20 @@ class LockOptions:
         self.lease_ms = milliseconds(min(self.lease_s, self.max_hold or self.lease_s))
 
     def seconds_to_wait(
-        self,
-        blocking: bool | None,
-        timeout: float | None,
-        blocking_timeout: float | None,
-        sleep: float | None,
+        self, blocking: bool | None, timeout: float | None, blocking_timeout: float | None
     ) -> float | None:
-        """Return how long `acquire` waits: seconds, 0 for not at all, None for ever.
-
-        Arguments that contradict each other are refused as threading.Lock refuses them.
-        """
-        given = self.blocking_timeout
-        if sleep is not None:
-            check_seconds("sleep", sleep, least=0.0)
-        if blocking_timeout is not None:
-            given = check_seconds("blocking_timeout", blocking_timeout, least=0.0)
-        has_timeout = timeout is not None and timeout != NOT_GIVEN
-        if has_timeout:
-            if blocking_timeout is not None:
-                raise ConfigurationError(
-                    "timeout and blocking_timeout mean the same; give one of them"
-                )
-            given = check_seconds("timeout (other than -1)", timeout, least=0.0)
+        """Return how long `acquire` waits: seconds, 0 for not at all, None for ever."""
+        if timeout is not None and blocking_timeout is not None:
+            raise ConfigurationError("timeout and blocking_timeout mean the same; give one of them")
+        seconds = self.blocking_timeout
+        for name, given in (("timeout", timeout), ("blocking_timeout", blocking_timeout)):
+            if given is not None:
+                seconds = check_seconds(name, given, least=0.0)
         if self.blocking if blocking is None else check_flag("blocking", blocking):
-            return given
-        if has_timeout:
-            raise ConfigurationError(f"timeout must be -1 if blocking is False, not {timeout!r}")
+            return seconds
+        if timeout is not None:
+            # threading.Lock refuses that too.
+            raise ConfigurationError(f"timeout must be None if blocking is False, not {timeout!r}")
         return 0.0
 
 

@@ -226,16 +226,11 @@ class LockSession(Watched):
             raise self._lost_error(hold)
         self._report("released", now - hold.since, hold)
 
-    def extend(self, owner: object, ttl: float | None, *, add: bool = False) -> Core[bool]:
-        """Let the lease be `ttl` seconds from now, and that long at each renewal.
-
-        With `add` they are added to what is left of it. Returns True.
-        """
+    def extend(self, owner: object, ttl: float | None) -> Core[bool]:
+        """Let the lease be `ttl` seconds from now, and that long at each renewal; return True."""
         hold = self.check(owner)
         seconds = hold.lease_ms / 1000 if ttl is None else check_lease(ttl)
         sent = boot_clock()
-        if add:
-            seconds = check_lease(seconds + max(0.0, hold.deadline - sent))
         longest = self.options.longest_ttl
         if ttl is not None and seconds > longest > 0:
             raise ConfigurationError(f"ttl must be at most longest_ttl = {longest:g}, not {ttl!r}")

@@ -251,9 +251,7 @@ class Schedule:
             seconds = boot_clock() - outage.since
             REPORTS.warning(outage.what, f"{text}, after %.1f s", server, seconds)
 
-    def _take_left(
-        self, is_over: Callable[[Any], bool], failed: list[tuple[str, Exception]]
-    ) -> list[tuple[Any, Core[None]]]:
+    def _take_left(self, is_over: Callable[[Any], bool]) -> list[tuple[Any, Core[None]]]:
         """Take out the holds of owners that can give nothing back; return what gives them back.
 
         That is done when the process or the loop ends, if the server answers in time.
@@ -264,25 +262,15 @@ class Schedule:
             is_ours = hold.steps is not None and hold.pid == os.getpid()
             if is_ours and (hold.owner is None or hold.session() is None or is_over(hold.owner)):
                 self.remove(hold)
-                left.append((hold.runtime, _give_back(hold, until, failed)))
+                left.append((hold.runtime, _give_back(hold, until)))
         return left
 
-    def _report_end(self, failed: Sequence[tuple[str, Exception]]) -> None:
-        self._end_outages(())
-        if failed:
-            error = failed[0][1]
-            text, why = "not released at the end, and left to expire: %s", str(error)
-            REPORTS.passive(
-                "lock", [label for label, _ in failed], text, why or type(error).__name__
-            )
 
-
-def _give_back(hold: Hold, until: float, failed: list[tuple[str, Exception]]) -> Core[None]:
+def _give_back(hold: Hold, until: float) -> Core[None]:
     yield Limit(until, [None])
-    try:
+    # What does not succeed is left to expire.
+    with contextlib.suppress(Exception):
         yield from hold.steps.give_back(hold)
-    except Exception as error:  # noqa: BLE001 - reported
-        failed.append((f"lock {hold.steps.keys.lock!r}", error))
 
 
 class Watchdog(Schedule):
@@ -322,11 +310,10 @@ class Watchdog(Schedule):
         The main thread is at its end then. A daemon thread may still work under its locks.
         """
         is_over = lambda owner: owner is current_owner() or has_ended(owner)  # noqa: E731
-        failed: list[tuple[str, Exception]] = []
-        for runtime, core in self._take_left(is_over, failed):
+        for runtime, core in self._take_left(is_over):
             with contextlib.suppress(Exception):
                 runtime.run(core)
-        self._report_end(failed)
+        self._end_outages(())
 
     def _start_thread(self) -> None:
         # A thread of its own, not a worker: it does not end with the job before.
@@ -402,11 +389,10 @@ class AsyncWatchdog(Schedule):
             yield
         finally:
             self._at_end = None
-            failed: list[tuple[str, Exception]] = []
-            left = [runtime.run(core) for runtime, core in self._take_left(has_ended, failed)]
+            left = [runtime.run(core) for runtime, core in self._take_left(has_ended)]
             before = asyncio.all_tasks()
             await asyncio.gather(*left, return_exceptions=True)
-            self._report_end(failed)
+            self._end_outages(())
             # The loop has cancelled its tasks already; what a silent server keeps is of later.
             for task in (late := asyncio.all_tasks() - before):
                 task.cancel()

@@ -14,21 +14,10 @@ if record then
     -- A clock that was set back must not put a newcomer before those who wait.
     local ticket = last and math.max(now_us, last + 1) or now_us
     is_new = call('ZADD', KEYS[3], 'NX', ticket, record) == 1
-    -- Of newcomers the first of each second lets the queue live on.
-    if not (is_new and last) or ticket > now_us or now_us - last > now_us % 1000000 then
-        call('PEXPIRE', KEYS[3], 2 * LIVENESS_MS)
-    end
-    local is_heard = hears(channel)
-    if not is_heard then
-        call('ZADD', KEYS[4], now_ms + LIVENESS_MS, 'deaf ' .. record)
-    end
+    call('PEXPIRE', KEYS[3], 2 * LIVENESS_MS)
     if not is_new then
-        call('ZADD', KEYS[4], now_ms + LIVENESS_MS, record)
-        if is_heard then
-            call('ZREM', KEYS[4], 'deaf ' .. record)
-        end
-    end
-    if not (is_new and is_heard) then
+        -- Who asks again is alive, also if no message reaches it.
+        call('ZADD', KEYS[4], now_ms + LIVENESS_MS + (reaches(channel) and 0 or DEAF), record)
         call('PEXPIRE', KEYS[4], 2 * LIVENESS_MS)
     end
 end

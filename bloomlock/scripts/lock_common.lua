@@ -58,16 +58,14 @@ local function hold(value, token, is_shared, lease_ms)
 end
 
 -- Whether a message on a channel reaches a client: '-' is the channel of those who look.
-local function hears(channel)
+local function reaches(channel)
     local reply = channel ~= '-' and redis.pcall('PUBSUB', 'NUMSUB', channel)
     return not reply or reply.err ~= nil or reply[2] ~= 0
 end
 
-local function leave(record, is_marked)
+local function leave(record)
     call('ZREM', KEYS[3], record)
-    if is_marked then
-        call('ZREM', KEYS[4], record, 'deaf ' .. record)
-    end
+    call('ZREM', KEYS[4], record)
 end
 
 -- Hand the lock to who waits. Return grants by token; and whether any waiter goes before a newcomer.
@@ -82,20 +80,19 @@ local function promote(value, asker)
         local token, lease_ms, kind, channel =
             string.match(record, '^([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+)$')
         local is_reader = kind == 'read'
-        local marks = call('ZMSCORE', KEYS[4], record, 'deaf ' .. record)
-        local until_ms = marks[1] or math.floor(head[2] / 1000) + LIVENESS_MS
+        local until_ms = call('ZSCORE', KEYS[4], record) or math.floor(head[2] / 1000) + LIVENESS_MS
         if next(granted) and not is_reader then
             start = start + 1
             is_behind = true
         elseif until_ms + 0 <= now_ms then
-            leave(record, true)
-        elseif not (record == asker or marks[2] or hears(channel)) then
-            -- It was reached when it last asked, and keeps its place.
+            leave(record)
+        elseif not (record == asker or until_ms % 1 == DEAF or reaches(channel)) then
+            -- It could be reached when it last asked, and keeps its place.
             start = start + 1
         elseif value and not (is_reader and value == SHARED) then
             return granted, true
         else
-            leave(record, marks[1] or marks[2])
+            leave(record)
             local grant = hold(value, token, is_reader, tonumber(lease_ms))
             granted[token] = grant
             -- A server may forbid it; the waiter then finds its grant by looking.

@@ -2,7 +2,7 @@
 value = look(value)
 local held = holds(value, token, is_shared)
 if record ~= '' then
-    leave(record, true)
+    leave(record)
 end
 if held and is_shared then
     call('ZREM', KEYS[2], token)

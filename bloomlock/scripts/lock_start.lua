@@ -4,6 +4,8 @@
 -- A command gets whole numbers below 2^53 digit for digit.
 local LIVENESS_MS = 6000
 local FENCE_LIFE_MS = 60000
+-- Added to the time until which a waiter is alive that no message reached when it last asked.
+local DEAF = 0.5
 local SHARED = '=read'
 
 local call = redis.call

@@ -33,7 +33,6 @@ REFUSES: dict[str, dict[str, str]] = {
         "fence": "",
         "queue": "",
         "order": "",
-        "quiet": "Redlock has no parameter 'raise_on_release_error'",
     },
 }
 """By kind what it refuses, and with which sentence; empty: there is no such thing.
@@ -44,7 +43,6 @@ share      other readers may hold it at the same time
 fence      a number that rises with each grant
 queue      a grant that is pushed to the next waiter
 order      that who asks later gets it later
-quiet      leaving a `with` whose lock was lost without an error
 """
 
 

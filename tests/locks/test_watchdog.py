@@ -246,10 +246,6 @@ def test_a_log_handler_and_callbacks_that_block_hold_up_no_lock(world, ann, cloc
     ann(good.check)
     with pytest.raises(redis.ConnectionError):
         ann(away.release)
-    quiet = world.lock(name="quiet", raise_on_release_error=False)
-    ann.enter(quiet)
-    world.wipe(quiet)
-    ann.leave(quiet)
     is_renewed(events, clock, times=2)
     ann(good.release)
     assert len(handler.lines) == 1

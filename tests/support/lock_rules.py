@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SHARED = b"=read"
 """The value of a lock that readers share; a lock with any other value excludes all."""
+DEAF = 0.5
+"""Added to the time until which a waiter is alive that no message reached when it last asked."""
 NEVER_MS = 2**52
 """When a lock expires that another library took without a lease."""
 
@@ -43,11 +45,6 @@ def read_record(record: bytes) -> Waiter:
     """Return what `AcquireRequest.record` wrote."""
     token, lease_ms, kind, channel = record.split(b" ")
     return Waiter(token, int(lease_ms), kind == b"read", channel)
-
-
-def deaf(record: bytes) -> bytes:
-    """Return the member of `alive` that says that no message reaches a waiter."""
-    return b"deaf " + record
 
 
 class Announcement(NamedTuple):
@@ -71,7 +68,7 @@ class LockState:
     expires_ms: int = 0
     holders: dict[bytes, int] = field(default_factory=dict)
     queue: dict[bytes, int] = field(default_factory=dict)
-    alive: dict[bytes, int] = field(default_factory=dict)
+    alive: dict[bytes, float] = field(default_factory=dict)
     fence: int = 0
 
     def copy(self) -> LockState:
@@ -103,7 +100,8 @@ def acquire(
         return _hold(state, now_us, *asked, request.lease_ms)
     is_new = request.record not in state.queue
     if request.channel:
-        _enqueue(state, now_us, request.record, is_heard=_is_heard(request.channel, hears))
+        is_reached = _is_reached(request.channel, hears)
+        _enqueue(state, now_us, request.record, 0 if is_reached else DEAF)
 
     def note(announcement: Announcement) -> None:
         granted[announcement.token] = announcement.grant
@@ -206,20 +204,15 @@ def _hold(state: LockState, now_us: int, token: bytes, is_shared: bool, lease_ms
     return Granted(state.fence)
 
 
-def _enqueue(state: LockState, now_us: int, record: bytes, *, is_heard: bool) -> None:
-    until_ms = now_us // 1000 + LIVENESS_MS
+def _enqueue(state: LockState, now_us: int, record: bytes, mark: float) -> None:
     if record in state.queue:
-        state.alive[record] = until_ms
-        if is_heard:
-            state.alive.pop(deaf(record), None)
+        state.alive[record] = now_us // 1000 + LIVENESS_MS + mark
     else:
         # A clock that was set back must not put a newcomer before those who wait.
         state.queue[record] = max([now_us, *(ticket + 1 for ticket in state.queue.values())])
-    if not is_heard:
-        state.alive[deaf(record)] = until_ms
 
 
-def _is_heard(channel: bytes, hears: Hears) -> bool:
+def _is_reached(channel: bytes, hears: Hears) -> bool:
     # Who listens nowhere looks by itself, and often.
     return channel == NO_CHANNEL or hears(channel)
 
@@ -236,13 +229,13 @@ def _promote(
     for record in state.in_order():
         waiter = read_record(record)
         until_ms = state.alive.get(record, state.queue[record] // 1000 + LIVENESS_MS)
-        is_heard = _is_heard(waiter.channel, hears) or deaf(record) in state.alive
+        is_reached = until_ms % 1 == DEAF or _is_reached(waiter.channel, hears)
         if is_granted and not waiter.is_shared:
             is_behind = True
         elif until_ms <= now_us // 1000:
             _leave(state, record)
-        # Who was reached when it last asked and is not any more keeps its place.
-        elif record == asker or is_heard:
+        # Who could be reached when it last asked and cannot any more keeps its place.
+        elif record == asker or is_reached:
             if not _is_available(state, waiter.is_shared):
                 return True
             is_granted = True
@@ -257,4 +250,3 @@ def _promote(
 def _leave(state: LockState, record: bytes) -> None:
     state.queue.pop(record, None)
     state.alive.pop(record, None)
-    state.alive.pop(deaf(record), None)

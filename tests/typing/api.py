@@ -179,11 +179,11 @@ async def tasks(client: redis.asyncio.Redis) -> None:
 
 
 def locks(client: redis.Redis, cluster: redis.RedisCluster) -> None:
-    lock = Lock("job", client=client, timeout=10, blocking_timeout=5, sleep=0.1)
+    lock = Lock("job", client=client, timeout=10, blocking_timeout=5)
     Lock("job", cluster, 30.0, renew=False, max_hold=60, on_lost=print, replicas=1)
-    Lock("job", thread_local=False, observer=note, prefix="mine:", raise_on_release_error=False)
+    Lock("job", thread_local=False, observer=note, prefix="mine:")
     assert_type(lock.acquire(True, 0.5), bool)
-    assert_type(lock.acquire(blocking_timeout=5, sleep=0.1), bool)
+    assert_type(lock.acquire(blocking_timeout=5), bool)
     assert_type(lock.lost, threading.Event)
     with lock as same:
         assert_type(same, Lock)

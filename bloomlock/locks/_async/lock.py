@@ -11,14 +11,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.errors import LockError, LockTimeoutError, QuorumError
 from bloomlock.locks.hold import async_current_owner
-from bloomlock.locks.options import NOT_GIVEN, LockOptions
+from bloomlock.locks.options import LockOptions
 from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
 from bloomlock.locks.watchdog import WATCHDOG, watchdog_of_loop
 from bloomlock.runtime._async.clients import async_client_of, async_close_client
 from bloomlock.runtime._async.driver import AsyncDriver
 from bloomlock.runtime.background import GRACE_SECONDS, finish
-from bloomlock.runtime.clients import CLIENTS, not_portable
+from bloomlock.runtime.clients import not_portable
 from bloomlock.runtime.clock import boot_clock
 
 if True:  # ASYNC
@@ -71,8 +71,6 @@ class AsyncLock:
             moment late. What it raises is logged; SystemExit and its kin pass in the former.
         prefix: Start of all keys.
         timeout: redis-py's name for a lease that is not renewed.
-        sleep: redis-py's; accepted, and not needed.
-        raise_on_release_error: Whether leaving a `with` raises LockLostError.
 
     Raises:
         ConfigurationError: If a parameter is not usable.
@@ -101,9 +99,6 @@ class AsyncLock:
         ttl: float | None = None,
         **options: Unpack[LockParameters],
     ) -> None:
-        if isinstance(name, CLIENTS):
-            # r.lock(name, lock_class=Lock) gives them the other way round.
-            name, client = client, name
         kind = {"is_shared": self._is_shared, "is_reentrant": self._is_reentrant}
         self._use(LockSession(name, LockOptions(ttl, **options), **kind), client)
 
@@ -243,18 +238,16 @@ class AsyncLock:
     def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float | None = NOT_GIVEN,
+        timeout: float | None = None,
         *,
         blocking_timeout: float | None = None,
-        sleep: float | None = None,
     ) -> Coroutine[Any, Any, bool]:
         """Take the lock, waiting for it if need be.
 
         Args:
             blocking: Whether to wait; None: the default of the object.
-            timeout: Seconds to wait at most; None or -1: the default of the object, else for ever.
+            timeout: Seconds to wait at most; None: the default of the object, else for ever.
             blocking_timeout: redis-py's name for it.
-            sleep: redis-py's; accepted, and not needed.
 
         Returns:
             True if this thread or task holds the lock now, False if others had it all the time.
@@ -270,8 +263,8 @@ class AsyncLock:
         Cost: one round trip if the lock is free (one more with `replicas`), else one or two, and
         one each two seconds of waiting.
         """
-        given = (blocking, timeout, blocking_timeout, sleep)
-        return self._acquire(self._owner(), self._session.options.seconds_to_wait(*given))
+        seconds = self._session.options.seconds_to_wait(blocking, timeout, blocking_timeout)
+        return self._acquire(self._owner(), seconds)
 
     async def _acquire(self, owner: object, seconds: float | None) -> bool:
         if True:  # ASYNC
@@ -312,14 +305,11 @@ class AsyncLock:
         """
         return self._run(self._session.owned(self._owner()))
 
-    def extend(
-        self, ttl: float | None = None, *, replace_ttl: bool = True
-    ) -> Coroutine[Any, Any, bool]:
+    def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, bool]:
         """Let the lease be `ttl` seconds from now, and at each renewal from now on.
 
         Args:
             ttl: Seconds; None: the lease it has. The lease does not go beyond `max_hold`.
-            replace_ttl: False: `ttl` is added to what is left of the lease, as redis-py does it.
 
         Returns:
             True.
@@ -331,7 +321,7 @@ class AsyncLock:
 
         Cost: one round trip.
         """
-        return self._run(self._session.extend(self._owner(), ttl, add=not replace_ttl))
+        return self._run(self._session.extend(self._owner(), ttl))
 
     def reacquire(self) -> Coroutine[Any, Any, bool]:
         """Let the lease begin again; redis-py's name for `extend()`."""
@@ -369,9 +359,8 @@ class AsyncLock:
                 return
             # Several servers that do not answer are as one: the body was done under the lock.
             if isinstance(failure, LockError) and not isinstance(failure, QuorumError):
-                if self._session.options.raise_on_release_error:
-                    raise
-            elif not isinstance(failure, (RedisError, OSError)):
+                raise
+            if not isinstance(failure, (RedisError, OSError)):
                 raise
             text = "lock %r was not released and is left to expire: %s"
             REPORTS.warning("lock", text, self.name, failure)

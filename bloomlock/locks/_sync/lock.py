@@ -11,13 +11,13 @@ from redis.exceptions import RedisError
 
 from bloomlock.errors import LockError, LockTimeoutError, QuorumError
 from bloomlock.locks.hold import current_owner
-from bloomlock.locks.options import NOT_GIVEN, LockOptions
+from bloomlock.locks.options import LockOptions
 from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
 from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime._sync.clients import client_of, close_client
 from bloomlock.runtime._sync.driver import Driver
-from bloomlock.runtime.clients import CLIENTS, not_portable
+from bloomlock.runtime.clients import not_portable
 from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ class Lock:
             moment late. What it raises is logged; SystemExit and its kin pass in the former.
         prefix: Start of all keys.
         timeout: redis-py's name for a lease that is not renewed.
-        sleep: redis-py's; accepted, and not needed.
-        raise_on_release_error: Whether leaving a `with` raises LockLostError.
 
     Raises:
         ConfigurationError: If a parameter is not usable.
@@ -89,9 +87,6 @@ class Lock:
         ttl: float | None = None,
         **options: Unpack[LockParameters],
     ) -> None:
-        if isinstance(name, CLIENTS):
-            # r.lock(name, lock_class=Lock) gives them the other way round.
-            name, client = client, name
         kind = {"is_shared": self._is_shared, "is_reentrant": self._is_reentrant}
         self._use(LockSession(name, LockOptions(ttl, **options), **kind), client)
 
@@ -186,18 +181,16 @@ class Lock:
     def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float | None = NOT_GIVEN,
+        timeout: float | None = None,
         *,
         blocking_timeout: float | None = None,
-        sleep: float | None = None,
     ) -> bool:
         """Take the lock, waiting for it if need be.
 
         Args:
             blocking: Whether to wait; None: the default of the object.
-            timeout: Seconds to wait at most; None or -1: the default of the object, else for ever.
+            timeout: Seconds to wait at most; None: the default of the object, else for ever.
             blocking_timeout: redis-py's name for it.
-            sleep: redis-py's; accepted, and not needed.
 
         Returns:
             True if this thread or task holds the lock now, False if others had it all the time.
@@ -213,8 +206,8 @@ class Lock:
         Cost: one round trip if the lock is free (one more with `replicas`), else one or two, and
         one each two seconds of waiting.
         """
-        given = (blocking, timeout, blocking_timeout, sleep)
-        return self._acquire(self._owner(), self._session.options.seconds_to_wait(*given))
+        seconds = self._session.options.seconds_to_wait(blocking, timeout, blocking_timeout)
+        return self._acquire(self._owner(), seconds)
 
     def _acquire(self, owner: object, seconds: float | None) -> bool:
         attempt = self._session.begin(owner, seconds)
@@ -249,12 +242,11 @@ class Lock:
         """
         return self._run(self._session.owned(self._owner()))
 
-    def extend(self, ttl: float | None = None, *, replace_ttl: bool = True) -> bool:
+    def extend(self, ttl: float | None = None) -> bool:
         """Let the lease be `ttl` seconds from now, and at each renewal from now on.
 
         Args:
             ttl: Seconds; None: the lease it has. The lease does not go beyond `max_hold`.
-            replace_ttl: False: `ttl` is added to what is left of the lease, as redis-py does it.
 
         Returns:
             True.
@@ -266,7 +258,7 @@ class Lock:
 
         Cost: one round trip.
         """
-        return self._run(self._session.extend(self._owner(), ttl, add=not replace_ttl))
+        return self._run(self._session.extend(self._owner(), ttl))
 
     def reacquire(self) -> bool:
         """Let the lease begin again; redis-py's name for `extend()`."""
@@ -304,9 +296,8 @@ class Lock:
                 return
             # Several servers that do not answer are as one: the body was done under the lock.
             if isinstance(failure, LockError) and not isinstance(failure, QuorumError):
-                if self._session.options.raise_on_release_error:
-                    raise
-            elif not isinstance(failure, (RedisError, OSError)):
+                raise
+            if not isinstance(failure, (RedisError, OSError)):
                 raise
             text = "lock %r was not released and is left to expire: %s"
             REPORTS.warning("lock", text, self.name, failure)

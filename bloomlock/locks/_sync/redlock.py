@@ -51,11 +51,10 @@ class Redlock(Lock):
             least 0.05 and at most 1.
         longest_ttl: The longest lease in seconds that any client asks these servers for, also by
             `extend`; None: `ttl`.
-        **options: Those of Lock but for replicas, timeout, sleep, raise_on_release_error.
+        **options: Those of Lock but for replicas and timeout.
 
     Raises:
-        ConfigurationError: If a parameter is not usable, or a server stands twice in the list; by
-            `acquire`, if two of the clients turn out to be one server.
+        ConfigurationError: If a parameter is not usable, or a server stands twice in the list.
 
     Cost: nothing is sent.
 

@@ -32,17 +32,14 @@ STEP_MS = 300_000
 ROUNDS = 600
 
 
-def scores(r, key):
-    return {member: int(score) for member, score in r.zrange(key, 0, -1, withscores=True)}
-
-
 def read(r):
     """Return the server's time and the state that it has."""
     seconds, us = r.time()
     now_us = seconds * 1_000_000 + us
     left_ms = r.pttl(KEYS.lock)
     expires_ms = now_us // 1000 + left_ms if left_ms >= 0 else NEVER_MS
-    named = [scores(r, key) for key in (KEYS.holders, KEYS.queue, KEYS.alive)]
+    keys = KEYS.holders, KEYS.queue, KEYS.alive
+    named = [dict(r.zrange(key, 0, -1, withscores=True)) for key in keys]
     return now_us, LockState(r.get(KEYS.lock), expires_ms, *named, int(r.get(KEYS.fence) or 0))
 
 
@@ -52,7 +49,8 @@ def shown(state, now_us):
     rules._forget(state, now_us)
     lease = units(state.expires_ms) if state.value and state.expires_ms < NEVER_MS else None
     holders = {token: units(until_ms) for token, until_ms in state.holders.items()}
-    return state.value, lease, holders, state.in_order(), sorted(state.alive)
+    marks = {record: until_ms % 1 for record, until_ms in state.alive.items()}
+    return state.value, lease, holders, state.in_order(), marks
 
 
 class Comparison:
@@ -68,7 +66,7 @@ class Comparison:
         channel = (b"", HEARD, HEARD, UNHEARD, NO_CHANNEL)[number % 5]
         lease_ms, provisional_ms = LEASES_MS[number % 3], (0, LEASES_MS[0])[number % 2]
         token = b"t%d" % number
-        return AcquireRequest(token, lease_ms, number // 3 == 1, channel, provisional_ms)
+        return AcquireRequest(token, lease_ms, number in {4, 6, 8}, channel, provisional_ms)
 
     def step(self):
         asked, told = self.request(), []
