@@ -9,8 +9,6 @@ from flat_options import given
 from bloomlock import BloomFilter, LockStrategy
 from bloomlock.errors import FilterLostError, LockTimeoutError
 
-ITEMS = [f"item {number}" for number in range(50)]
-
 
 def impatient(place):
     """The strategy of a client that does not wait for those whose commands are held back."""
@@ -111,31 +109,3 @@ class RacesContract:
         for gap in gaps(proxy):
             with gap.before(other.clear):
                 place.open(at=proxy.url)
-
-    @needs("proxy", "discard")
-    def test_of_two_discards_of_one_item_one_is_told_that_it_was_there(self, place, proxy):
-        made, other = place.make(at=proxy.url), place.other()
-        for gap in gaps(proxy):
-            item, theirs = f"item {gap.number}", []
-            other.add(item)
-            with gap.before(lambda: theirs.append(other.discard(item))):  # noqa: B023
-                mine = made.discard(item)
-            assert [mine, *theirs].count(True) == 1, gap.number
-            assert made.exists(item) is False
-
-    @needs("proxy", "discard")
-    def test_an_add_and_a_discard_are_one_after_the_other(self, place, proxy):
-        made, other = place.make(at=proxy.url), place.other()
-        for known in (False, True):
-            if known:
-                # From here on both know that items are discarded.
-                other.update(["gone", "kept"])
-                assert other.discard("gone") is True
-                made.exists("gone")
-            for gap in gaps(proxy):
-                item, theirs = f"{known} {gap.number}", []
-                with gap.before(lambda: theirs.append(other.discard(item))):  # noqa: B023
-                    assert made.add(item) is True
-                assert made.exists(item) is (theirs != [True])
-                assert made.add(item) is (theirs == [True])
-                assert made.exists_many(["gone", "kept"]) == [False, known]

@@ -12,13 +12,12 @@ from strategies import STRATEGIES
 from turns import Turns
 
 from bloomlock import BloomFilter
-from bloomlock.errors import BatchError, FilterLostError, OutcomeUnknownError
+from bloomlock.errors import BatchError, OutcomeUnknownError
 from bloomlock.filters import answers
 
 ITEMS = [str(number) for number in range(100)]
 HUNDREDS = [f"i{number}" for number in range(300)]
 THERE = set(HUNDREDS[::3])
-MANY = [f"https://example.org/{number}" for number in range(4000)]
 WARM = [f"warm {number}" for number in range(100)]
 
 
@@ -102,26 +101,6 @@ def test_a_shard_that_is_refused_leaves_the_others_known(r, valkey):
     r.execute_command("ACL", "DELUSER", "some")
     found = made.exists_many(items)
     assert [n for n, seen in enumerate(found) if not seen] == mine
-
-
-def test_a_thousand_shards_answer_like_one(r):
-    made = BloomFilter("x", 10_000, client=r, shards=1100)
-    assert made.add_many(MANY[:2000]) == [True] * 2000
-    other = BloomFilter("x", 10_000, client=r)
-    assert other.info().shards == 1100
-    assert other.add_many(MANY) == [False] * 2000 + [True] * 2000
-    assert all(made.exists_many(MANY))
-    assert made.add(MANY[0]) is False
-    assert made.add("another") is True
-    made.update(MANY, route="bitmap")
-    assert abs(made.count() - 4001) < 100
-    other.clear()
-    with pytest.raises(FilterLostError):
-        made.add("another")
-    made.reattach()
-    assert not any(made.exists_many(MANY))
-    assert made.delete()
-    assert r.dbsize() == 0
 
 
 # -- into another generation ----------------------------------------------------------------------

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 import redis
-from proxy import Proxy
 
 from bloomlock import BloomFilter, Lock, LockStrategy
-from bloomlock.errors import ConfigurationError, LockTimeoutError
+from bloomlock.errors import LockTimeoutError
 
 STRIPE = "bloomlock:{x}:lock:0"
-
-
-@pytest.fixture
-def proxy(valkey):
-    with Proxy(valkey) as made:
-        yield made
 
 
 def filter_at(url, **options):
@@ -43,13 +36,6 @@ def test_an_update_whose_lock_is_lost_is_done_again(r, proxy):
     assert made.exists_many(["a", "b", "c"]) == [True, True, False]
     assert made.add_many(["a", "b"]) == [False, False]
     assert not r.exists(STRIPE)
-
-
-def test_where_scripts_are_forbidden_there_are_no_locks_of_ours(valkey, restricted):
-    made = filter_at(valkey)
-    with pytest.raises(ConfigurationError, match="^locks need a server that runs scripts"):
-        filter_at(restricted("-@scripting")).add("a")
-    assert made.exists("a") is False
 
 
 def test_a_lock_that_is_lost_when_it_was_waited_for_is_asked_for_again(r, proxy):

@@ -15,7 +15,6 @@ from bloomlock.compiled import core
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import Hasher
 from bloomlock.sizing import (
-    FIRST_BIT,
     FIRST_BYTE,
     MAX_SHARD_BITS,
     MAX_SHARDS,
@@ -143,35 +142,6 @@ def test_estimates_from_a_sample_deviate_as_said(sampled):
     assert np.mean(found) == pytest.approx(items, abs=5 * deviation / math.sqrt(300) + 2)
 
 
-# Few hash functions: what the formula promises is counted on real bits of filters at capacity.
-@needs_core
-@pytest.mark.measures
-@pytest.mark.parametrize(
-    ("error_rate", "num_hashes", "capacity", "probes"),
-    [(1e-2, 1, 2_000, 2), (1e-3, 2, 1_000, 4), (1e-4, 3, 20_000, 10), (1e-5, 3, 3_000, 20)],
-)
-def test_few_hash_functions_keep_the_rate(error_rate, num_hashes, capacity, probes):
-    size = size_for(capacity, error_rate, num_hashes=num_hashes, **FEWEST)
-    random = np.random.default_rng(capacity)
-    bits = np.zeros(FIRST_BIT + size.shard_bits, bool)
-    hasher = Hasher(size.shard_bits, num_hashes)
-    bits[hasher.place(random.integers(0, 2**64, (capacity, 2), dtype=np.uint64))] = True
-    fill = bits.sum() / size.shard_bits
-    false = 0
-    for _ in range(probes):
-        digests = random.integers(0, 2**64, (1_000_000, 2), dtype=np.uint64)
-        for step in sorted({1, num_hashes}):
-            # The first offsets of an item are the same for any k, and leave few to look at.
-            rows = Hasher(size.shard_bits, step).place(digests)
-            digests = digests[bits[rows].all(axis=1)]
-        false += len(digests)
-    drawn = probes * 1_000_000
-    expected = drawn * error_rate_at_fill(fill, num_hashes)
-    assert abs(false - expected) < 4.5 * math.sqrt(expected)
-    # Of a few hundred set bits the number itself scatters.
-    assert expected < 1.25 * drawn * error_rate
-
-
 # -- small filters, where one item may have all offsets of another -------------------------------
 
 
@@ -200,25 +170,6 @@ def filled(hasher, sequences):
 
 def fill_of(image, bits):
     return float(np.unpackbits(image).sum()) / bits
-
-
-@needs_core
-def test_all_sequences_of_a_very_small_bitmap_are_counted():
-    bits, hashes, items = 89, 18, 2
-    hasher = Hasher(bits, hashes)
-    chance = np.random.default_rng(5)
-    counted = formula = bound = 0.0
-    for _ in range(4):
-        image = filled(hasher, chance.integers(0, bits, (items, 3)).astype(np.uint64))
-        y, z = (part.ravel().astype(np.uint64) for part in np.mgrid[:bits, :bits])
-        for x in range(bits):
-            rows = hasher.place(digests(np.full_like(y, x), y, z, bits))
-            counted += (~rows_missing(image, rows)).sum() / bits**3
-        fill = fill_of(image, bits)
-        formula += error_rate_at_fill(fill, hashes)
-        bound += whole_collisions(fill, bits, hashes)
-    assert counted > 5 * formula
-    assert bound / 4 < counted - formula < bound
 
 
 @needs_core
