@@ -1,6 +1,7 @@
 """The steps of a switch (switch.py): the descriptor, changed by compare-and-set, and single shards.
 
-Where EVAL is forbidden a transaction under WATCH does what each script does.
+Each is a transaction under WATCH. A shard is deleted by a script, which adds cannot keep from it;
+where EVAL is forbidden by a transaction too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ PREPARED_BYTES = 16 * 1024 * 1024
 WATCHED_TRIES = 100
 T = TypeVar("T")
 
-_PLACE, DROP = Script("header", "place"), Script("header", "drop")
+DROP = Script("header", "drop")
 
 
 class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
@@ -83,11 +84,13 @@ def _transact(
     key: str,
     looks: Sequence[bytes],
     decide: Callable[[Replies], tuple[T, Sequence[bytes]]],
+    *,
+    repeatable: bool = False,
 ) -> Core[T]:
     # A slot that has moved away and back has touched the key, and changed nothing.
     for _ in range(WATCHED_TRIES):
         step = Transaction(key, looks, decide)
-        result, replies = yield from deliver(step, repeatable=False)
+        result, replies = yield from deliver(step, repeatable=repeatable)
         if replies is None or _executed(replies):
             answer: T = result
             return answer
@@ -183,24 +186,10 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
     goes = [*ours.of_generation]
     if placing.replaces is not None:
         goes.append(native_key(key, generation_of(placing.replaces.header)))
-    names = [key, discards_key(key), prepared, discards_key(prepared), *stays, *goes]
-    size, is_full = placing.string_bytes(), is_filled(placing)
-    arguments = (bytes_of(placing.header), size, int(is_full), len(stays))
-    (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
-    if isinstance(reply, Exception) and is_missing(reply):
-        return (yield from _place_watched(placing, names, len(stays)))
-    if isinstance(reply, ResponseError):
-        # This look raises the reason, if it is that something else is there.
-        yield from look_at_shard(keys, shard)
-    if isinstance(reply, Exception):
-        raise reply
-    return bool(reply)
-
-
-def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Core[bool]:
+    table, prepared_table = discards_key(key), discards_key(prepared)
+    size = placing.string_bytes()
     # Only prepared keys are watched, which nobody adds to. Each exists once, so EXEC does nothing
     # for a helper that has slept.
-    (key, table, prepared, prepared_table), size = names[:4], placing.string_bytes()
     looks = [
         encode_command("WATCH", prepared, prepared_table),
         header_command(key),
@@ -217,7 +206,7 @@ def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Cor
         is_lost = (is_short and is_filled(placing)) or (is_flagged and not has_set)
         if is_in_place or is_lost or not placing.has_header(unflagged(header)):
             return is_in_place, ()
-        commands = [encode_command("UNLINK", *names[4 + stays :])]
+        commands = [encode_command("UNLINK", *goes)]
         if is_short:
             empty = encode_command("SETRANGE", key, size - 1, b"\0")
             unlink = encode_command("UNLINK", prepared)
@@ -226,10 +215,10 @@ def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Cor
             commands.append(encode_command("RENAME", prepared, key))
         if is_flagged:
             commands.append(encode_command("RENAME", prepared_table, table))
-        lasting = [key, table, *names[4 : 4 + stays]]
+        lasting = [key, table, *stays]
         return True, commands + [encode_command("PERSIST", name) for name in lasting]
 
-    return (yield from _transact(key, looks, decide))
+    return (yield from _transact(key, looks, decide, repeatable=True))
 
 
 def keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:
