@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import pytest
 import redis
+from private import PrivateServer
 from proxy import Proxy
+
+
+@pytest.fixture(scope="package")
+def second():
+    """The URL of another server."""
+    with PrivateServer() as server:
+        yield server.url
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where a file may be."""
+    return tmp_path / "exported"
 
 
 @pytest.fixture

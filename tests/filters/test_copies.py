@@ -15,22 +15,11 @@ from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatch
 from bloomlock.filters import tombstones
 
 
-@pytest.fixture(scope="module")
-def second():
-    with PrivateServer() as server:
-        yield server.url
-
-
 @pytest.fixture
 def elsewhere(second):
     with redis.Redis.from_url(second) as client:
         client.flushall()
         yield client
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "exported"
 
 
 # -- there and back ------------------------------------------------------------------------------

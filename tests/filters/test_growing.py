@@ -6,12 +6,11 @@ import pytest
 from turns import Turns
 
 from bloomlock import BloomFilter, Growth
-from bloomlock.catalog import delete_filter
-from bloomlock.errors import CapacityError, FilterMismatchError
+from bloomlock.errors import CapacityError
 from bloomlock.filters import answers
 from bloomlock.slices import slices_in
 
-META, BITS = "bloomlock:{x}:meta", "bloomlock:{x}:bits"
+BITS = "bloomlock:{x}:bits"
 
 
 def grown(client, *, times=64, capacity=1000, error_rate=1e-3, shards=1, **options):
@@ -58,28 +57,6 @@ def test_an_object_that_has_not_heard_asks_once_more_and_then_no_more(r, valkey)
         assert turns.of(lambda one=one: one.exists("first")) == 2
         assert turns.of(lambda one=one, ask=ask: ask(one)) == 1
         assert ask(one)
-
-
-@pytest.mark.parametrize("change", ["slices", "growth", "up_to", "short", "state"])
-def test_a_damaged_filter_is_refused(r, change):
-    made, items = grown(r, times=5, capacity=200)
-    made.update(items)
-    changes = {
-        "slices": lambda: r.hset(META, "slices", "100/3,400/3"),
-        "growth": lambda: r.hset(META, "growth", 3),
-        "up_to": lambda: r.hset(META, "up_to", 7000),
-        "short": lambda: r.set(BITS, r.get(BITS)[:-1]),
-        "state": lambda: r.setrange(BITS, 8, (7).to_bytes(8, "big")),
-    }
-    changes[change]()
-    before = r.dump(BITS)
-    for on_lost in ("raise", "recreate"):
-        with pytest.raises(FilterMismatchError, match="damaged") as error:
-            BloomFilter.open("x", client=r, on_lost=on_lost)
-        assert "\n" not in str(error.value)
-    assert r.dump(BITS) == before
-    assert delete_filter("x", client=r)
-    assert r.keys() == []
 
 
 def test_without_the_memory_for_a_slice_it_refuses_new_items_until_there_is(r):

@@ -14,29 +14,10 @@ from bloomlock.catalog import delete_filter
 from bloomlock.errors import (
     BloomlockError,
     ConfigurationError,
-    FilterLostError,
     FilterNotFoundError,
 )
 
 THEIRS = [f"theirs {number}" for number in range(600)]
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "exported"
-
-
-def state_of(client):
-    """Return what is at the name: "none", "old" or "new"."""
-    try:
-        made = BloomFilter.open("y", client=client)
-    except FilterNotFoundError:
-        return "none"
-    there = made.exists_many([*ITEMS, "old"])
-    if there == [True] * 600 + [False]:
-        return "new"
-    assert there == [False] * 600 + [True], "a part of a filter"
-    return "old"
 
 
 def lasting(client):
@@ -44,27 +25,6 @@ def lasting(client):
 
 
 # -- stopped -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("late", [False, True])
-def test_what_the_server_loses_of_an_import_is_noticed(r, path, monkeypatch, replace, late):
-    small_parts(monkeypatch, 9_001)
-    filled(r).export_file(path)
-    r.flushall()
-    if replace:
-        filled(r, "seeds", "y", ["old"])
-    parts = []
-
-    def lose(done, whole):
-        parts.append(done)
-        if len(parts) == 2 or (late and done == whole):
-            r.delete(min(r.keys("*:prepared:*")))
-
-    with pytest.raises(FilterLostError, match="is gone from the server"):
-        BloomFilter.import_file("y", path, client=r, replace=replace, progress=lose)
-    assert state_of(r) == ("old" if replace else "none")
-    assert not r.keys("*:prepared*")
 
 
 # -- met by another client -----------------------------------------------------------------------

@@ -208,18 +208,6 @@ def test_whatever_happens_at_any_step_one_name_has_all(r, event):
     assert number > 2
 
 
-def test_what_is_left_at_the_new_name_is_no_part_of_it(r):
-    """A string without a header, and shards of a filter whose descriptor is gone."""
-    gone = BloomFilter("y", 3000, client=r, shards=3)
-    gone.update(f"old {item}" for item in ITEMS)
-    r.delete("bloomlock:{y}:meta", "bloomlock:{y}:bits")
-    r.setbit("bloomlock:{y}:bits", 70000, 1)
-    made = filled(r)
-    before = made.to_memory()
-    found = zip(made.rename("y").to_memory().images(), before.images(), strict=True)
-    assert all((one == two).all() for one, two in found)
-
-
 def test_scripts_may_be_forbidden(r, restricted):
     filled(r)
     made = BloomFilter.open("x", client=restricted("-@scripting"))

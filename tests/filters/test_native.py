@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from bloomlock import AsyncBloomFilter, BloomFilter
-from bloomlock.errors import BatchError, ConfigurationError, FilterMismatchError
+from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.filters import generation
 from bloomlock.keys import FilterKeys, native_key
 
@@ -111,17 +111,3 @@ def test_what_the_server_refuses_to_create_leaves_nothing(r, make, monkeypatch):
     with pytest.raises(redis.ResponseError, match="(?i)expansion"):
         make()
     assert r.keys() == []
-
-
-def test_items_that_the_server_refuses_are_not_added(r, make):
-    """A filter that may not grow answers as many items as fit, and an error."""
-    made = make(capacity=10_000)
-    r.delete(own_key(made))
-    r.execute_command("BF.RESERVE", own_key(made), 1e-6, 2300, "NONSCALING")
-    with pytest.raises(BatchError, match="full") as caught:
-        made.add_many(numbers(3000))
-    assert caught.value.results == [True] * 2300
-    assert len(made) == 2300
-    with pytest.raises(redis.ResponseError, match="full"):
-        made.add("new")
-    assert made.exists_many(numbers(3000)) == [True] * 2300 + [False] * 700

@@ -11,7 +11,7 @@ import pytest
 from flat_options import given
 from near_cache_tools import MANY, Clock, hold, lose_reply, slowly, trips
 
-from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock import BloomFilter
 from bloomlock.errors import CapacityError, FilterLostError, OutcomeUnknownError
 from bloomlock.filters import answers
 
@@ -181,33 +181,6 @@ def test_a_late_answer_is_not_given_after_a_loss(r):
 
 
 # -- losses and failures -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "find",
-    [
-        BloomFilter.count,
-        lambda made: made.update(MemoryBloomFilter(1000)),
-        lambda made: made.add_many(["b", "c"]),
-        lambda made: made.exists("b"),
-    ],
-)
-def test_after_a_loss_nothing_is_given_until_reattach(r, find):
-    made = cached(r)
-    made.add("a")
-    clear_by_another(r)
-    with pytest.raises(FilterLostError):
-        find(made)
-    for ask in (ASKS["exists"], ASKS["exists_many"]):
-        with pytest.raises(FilterLostError):
-            ask(made)
-    # An add may leave its item in the filter that took the place of the lost one.
-    for item in ("new", "newer"):
-        with pytest.raises(FilterLostError):
-            made.add(item)
-    made.reattach()
-    assert made.exists("a") is False
-    assert made.add("a") is True
 
 
 def test_a_batch_goes_on_in_the_new_generation_where_asked(r):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 from bloomlock import BloomFilter
 from bloomlock.errors import CapacityError
@@ -20,14 +19,7 @@ return new
 """
 
 
-@pytest.fixture
-def server(valkey):
-    with redis.Redis.from_url(valkey) as client:
-        client.flushall()
-        yield client
-
-
-def test_a_filter_grows_by_what_scripts_add(server, valkey):
+def test_a_filter_grows_by_what_scripts_add(r, valkey):
     """Each script may be the first that a client runs after any number of growths."""
     pages = BloomFilter("pages", 20, 1e-9, client=valkey, on_full="grow", shards=3)
     others = [BloomFilter.open("pages", client=valkey) for _ in range(3)]
@@ -43,12 +35,12 @@ def test_a_filter_grows_by_what_scripts_add(server, valkey):
             ]
             assert pages.run_script(PUSH_NEW, [str(start)], ["{pages}:q"], ["0"]) == []
     assert pages.info().slices > 3
-    assert server.llen("{pages}:q") == 1200
+    assert r.llen("{pages}:q") == 1200
     assert pages.exists_many(items) == [True] * 1200
     assert not any(pages.exists_many(f"no {number}" for number in range(1200)))
 
 
-def test_a_script_whose_reply_is_lost_is_sent_again(server, proxy):
+def test_a_script_whose_reply_is_lost_is_sent_again(r, proxy):
     pages = BloomFilter("pages", 1000, client=proxy.client())
     pages.run_script(PUSH_NEW, ["z"], ["queue"], ["z"])
     first = proxy.seen.count("EVALSHA")
@@ -58,14 +50,14 @@ def test_a_script_whose_reply_is_lost_is_sent_again(server, proxy):
 
     proxy.judge = judge
     assert pages.run_script(PUSH_NEW, ["a"], ["queue"], ["a"]) == []
-    assert server.lrange("queue", 0, -1) == [b"z", b"a"]
+    assert r.lrange("queue", 0, -1) == [b"z", b"a"]
     assert proxy.cuts["after"] == 1
 
 
-def test_a_full_filter_takes_no_new_items_from_a_script(server, valkey):
+def test_a_full_filter_takes_no_new_items_from_a_script(r, valkey):
     pages = BloomFilter("pages", 100, client=valkey, on_full="raise")
     items = [str(number) for number in range(120)]
     with pytest.raises(CapacityError):
         for item in items:
             pages.run_script(PUSH_NEW, [item], ["queue"], [item])
-    assert 90 < server.llen("queue") < 110
+    assert 90 < r.llen("queue") < 110

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from private import PrivateServer
 from stepped import Crash, Stepped, crash
 
 from bloomlock import BloomFilter, MemoryBloomFilter
@@ -13,12 +12,6 @@ from bloomlock.filters import files
 from bloomlock.sizing import FIRST_BYTE
 
 WAYS = ("one server", "another database", "another server")
-
-
-@pytest.fixture(scope="module")
-def second():
-    with PrivateServer() as server:
-        yield server.url
 
 
 def filled(name, url, first, last, face=BloomFilter, **shape):

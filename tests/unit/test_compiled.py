@@ -18,7 +18,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bloomlock
-from bloomlock.commands import encode_arguments
 from bloomlock.compiled import check_version, core
 from bloomlock.filters.memory_bits import MemoryBits, PythonBits
 from bloomlock.hashing import Hasher
@@ -97,21 +96,6 @@ def test_digests_between_two_shards_go_to_one_of_them(shards, others):
     digests = np.array([[first, 7] for first in firsts], np.uint64)
     numbers, _ = Hasher(8192, 3, shards).places.place(digests)
     assert np.frombuffer(numbers, np.uint64).tolist() == [first * shards >> 64 for first in firsts]
-
-
-EDGES = [*(10**power + step for power in range(3, 10) for step in (-1, 0, 1)), MAX_SHARD_BITS]
-
-
-@needs_core
-@pytest.mark.parametrize("write", [False, True])
-def test_offsets_of_any_length_are_written_as_python_writes_them(write):
-    for bits in EDGES:
-        hasher = Hasher(bits, 64)
-        offsets = hasher.locate(b"")[1]
-        rest = [("SET", "u1", offset, 1) if write else ("GET", "u1", offset) for offset in offsets]
-        expected = b"".join(encode_arguments(*arguments) for arguments in rest)
-        assert encode_offsets(offsets, write) == expected
-        assert hasher.places.operations(hasher.words([b""]), write) == (0, expected)
 
 
 SHAPES = [

@@ -111,6 +111,7 @@ def test_a_newer_format_is_refused():
 
 
 @given(
+    st.sampled_from(KINDS),
     st.dictionaries(
         st.sampled_from(FIELDS),
         st.none()
@@ -118,10 +119,15 @@ def test_a_newer_format_is_refused():
         | st.integers().map(lambda number: str(number).encode())
         | st.floats().map(lambda number: repr(number).encode())
         | st.sampled_from([b"", b"classic", b"creating", b"9" * 5000, b"1,2,3,4,5,6"]),
-    )
+    ),
 )
-def test_any_descriptor_is_read_or_refused_with_one_sentence(changes):
-    values = [changes.get(field, value) for field, value in zip(FIELDS, described(), strict=True)]
+@example({"growth": Growth()}, {"slices": b"100/3,400/3"})
+@example({"growth": Growth()}, {"growth": b"3"})
+@example({"growth": Growth()}, {"up_to": b"7000"})
+def test_any_descriptor_is_read_or_refused_with_one_sentence(kind, changes):
+    asked = {"capacity": 1000, "error_rate": 0.01} | kind
+    made = stored(encode(RequestedSpec.check(**asked).describe().with_generation(7, READY)))
+    values = [changes.get(field, value) for field, value in zip(FIELDS, made, strict=True)]
     try:
         read = decode("x", values)
     except FilterMismatchError as error:
