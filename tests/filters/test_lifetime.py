@@ -7,7 +7,6 @@ it is waited for until they are.
 from __future__ import annotations
 
 import pytest
-import servers
 from stepped import Crash, Stepped, crash
 from strategies import STRATEGIES
 
@@ -18,7 +17,6 @@ from bloomlock.errors import (
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
-    FilterNotFoundError,
 )
 
 HOUR = 3600.0
@@ -81,26 +79,6 @@ def test_what_replaces_a_filter_that_expires_stays_without_scripts_too(r, restri
         r.delete(META)
         BloomFilter("x", 3000, client=user, shards=3, on_lost="recreate")
     assert none_expires(r)
-
-
-@pytest.mark.parametrize("kind", ["one shard", "plain", "lua", "transaction", "pipeline", "lock"])
-def test_a_filter_that_expired_is_noticed_and_leaves_nothing(r, kind):
-    made = filled(r, kind)
-    follows = BloomFilter("x", **{"capacity": 3000, "client": r} | KINDS[kind], on_lost="recreate")
-    made.expire(0.001)
-    # The others go later than the descriptor, so that no part is taken for a whole.
-    servers.wait_until(lambda: not r.exists(META))
-    with pytest.raises(FilterNotFoundError):
-        BloomFilter.open("x", client=r)
-    with pytest.raises(FilterLostError):
-        made.exists_many([*ITEMS, *(f"no {item}" for item in ITEMS)])
-    assert not [key for key in keys_of(r) if r.ttl(key) == -1]
-    for key in keys_of(r):
-        r.delete(key)
-    assert follows.add_many(ITEMS) == [True] * 300
-    assert follows.ttl() is None
-    assert none_expires(r)
-    assert len(keys_of(r)) == 1 + follows.shards
 
 
 @pytest.mark.parametrize("before", [HOUR, 3 * HOUR])

@@ -151,13 +151,10 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
 
 anything = st.one_of(
     st.none(),
-    st.booleans(),
     st.integers(),
     st.integers(-2, 70),
-    st.sampled_from([2**32, 2**63, 2**64, -(2**63), 512, 8192]),
-    st.floats(),
+    st.sampled_from([2**32, 2**63, 2**64, -(2**63), 512, 8192, 0.5, True, "\ud800"]),
     st.text(),
-    st.just("\ud800"),
     st.binary(max_size=80),
     st.lists(st.one_of(st.integers(), st.text(), st.binary(), st.none()), max_size=70),
     st.lists(st.integers(0, 2**32 - 1), max_size=70).map(tuple),
@@ -165,14 +162,12 @@ anything = st.one_of(
     st.integers(0, 300).map(bytearray),
     st.sampled_from(
         [
-            lambda: np.zeros(1048, np.uint8),
             lambda: np.zeros(2096, np.uint8)[::2],
             lambda: np.zeros((8, 9), np.uint64)[:, ::2],
             lambda: memoryview(bytes(2048))[::-2],
             lambda: memoryview(bytearray(1049))[1:],
             lambda: (np.zeros(1048, np.uint8),),
             lambda: (bytearray(1048), bytearray(1048)),
-            lambda: ["a", b"b", "é"],
         ]
     ).map(lambda make: make()),
 )

@@ -13,12 +13,6 @@ import pytest
 import bloomlock
 from bloomlock import errors
 
-ERRORS = [
-    name
-    for name, found in vars(errors).items()
-    if isinstance(found, type) and issubclass(found, errors.BloomlockError)
-]
-
 
 def modules_after(code: str, **variables: str) -> set[str]:
     """What a new process has imported when it has run the code."""
@@ -80,11 +74,3 @@ def test_a_public_name_is_that_of_its_module(name):
 def test_other_names_are_refused():
     with pytest.raises(AttributeError, match="module 'bloomlock' has no attribute 'Bloom'"):
         bloomlock.Bloom  # noqa: B018 - the look-up is what raises
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_shows_its_message(name):
-    made = getattr(errors, name)("what went wrong")
-    assert repr(made) == f"{name}('what went wrong')"
-    assert str(made) == "what went wrong"
-    assert "('what went wrong')" in repr(errors.batch_error(made, [True]))
