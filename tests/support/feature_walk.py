@@ -601,7 +601,8 @@ class Walk:
         model = handle.model
         handle.made.rename(name)
         del self.models[handle.name]
-        self.replace(name, model)
+        # A generation of its own: renamed back, it is lost to the objects of before.
+        self.replace(name, Model(model.epochs, model.records, model.expires))
         # What its workers had they can end no more.
         for held in [held for held in self.held if held.model is model]:
             self.held.remove(held)
