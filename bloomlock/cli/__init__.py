@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
 from bloomlock import __speed__, __version__
 
-from .errors import Stopped, die, report_errors, say
+from .errors import ERROR, LOG, Stopped, die, message_of, say, warn
 from .options import example
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ COMMANDS = {
     "server": ("server:group", "Look at the embedded server, or stop it."),
     "scrapy-import": ("crawls:import_command", "Make a filter of what a crawl has seen."),
     "failed": ("crawls:failed_command", "Look after requests of a crawl that failed."),
-    "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
+    "crawl": ("crawls:crawl_command", "Crawl a site with several Scrapy processes."),
 }
 """Where each command is, and what --help says of it: for that none is imported."""
 
@@ -64,16 +65,6 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
-    def invoke(self, ctx: click.Context) -> Any:
-        # Here and not in `main`, because click handles Ctrl-C and broken pipes in a way of its own.
-        try:
-            with report_errors():
-                return super().invoke(ctx)
-        except (KeyboardInterrupt, click.Abort):  # click's, for Ctrl-C at a question
-            raise Stopped(signal.SIGINT) from None
-        except BrokenPipeError:
-            raise Stopped(signal.SIGPIPE) from None
-
 
 @click.command(
     cls=_Commands,
@@ -90,12 +81,26 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = sys.argv[1:] if arguments is None else list(arguments)
+    logging.getLogger("bloomlock").addHandler(LOG)
     try:
-        status = cli.main(given, prog_name="bloomlock", standalone_mode=False)
+        # Not by click's `main`, which ends in ways of its own after Ctrl-C and at a broken pipe.
+        with cli.make_context("bloomlock", given) as context:
+            status = cli.invoke(context)
+    except click.exceptions.Exit as end:
+        status = end.exit_code
     except click.ClickException as error:
         status = say(error)
+    except (KeyboardInterrupt, click.Abort):  # click's, for Ctrl-C at a question
+        die(signal.SIGINT)
+    except BrokenPipeError:
+        die(signal.SIGPIPE)
     except Stopped as stopped:
         die(stopped.signal)
+    except Exception as error:
+        if (message := message_of(error)) is None:
+            raise
+        warn(message)
+        status = ERROR
     # At its end the interpreter would look for garbage among all modules: a quarter of the whole
     # time of `bloomlock add`.
     gc.freeze()

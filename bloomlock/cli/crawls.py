@@ -1,16 +1,18 @@
-"""`bloomlock scrapy-import` and `failed`: what a crawl has seen, and what of it failed."""
+"""`bloomlock crawl`, `scrapy-import` and `failed`: crawls by Scrapy that share a filter."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import signal
+import sys
+import time
 from binascii import unhexlify
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 import redis
@@ -18,8 +20,7 @@ from redis.exceptions import ResponseError
 
 from bloomlock.server import explained, find_address, hide_secret
 
-from .errors import NO, Failure, warn
-from .lines import noted_signals
+from .errors import NO, SIGNALLED, Failure, noted_signals, warn
 from .options import (
     count,
     create_or_open,
@@ -27,10 +28,11 @@ from .options import (
     json_option,
     key_option,
     name_argument,
+    time_option,
     url_option,
     value_option,
 )
-from .output import print_json, print_table
+from .output import print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +40,12 @@ if TYPE_CHECKING:
     from bloomlock import BloomFilter
     from scrapy_ext.crawl_state import CrawlRecord
 
-_AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
+    Source = tuple[str, int, Iterator[bytes]]
+    """The title of a source of fingerprints, how many it has, more or less, and they themselves."""
+
+_SHOWN = 10
+_SILENT_S = 3.0
+"""Where there is no terminal a line is written this often."""
 _ROOM = 2
 """Times what the source holds: the capacity of a new filter, as the crawl goes on."""
 _BATCH = 2**16
@@ -48,6 +55,118 @@ _SECONDS = 10.0
 _RECORD = re.compile(rb"\0\x14(.{20})|([0-9a-f]{40})\r?\n", re.DOTALL)
 """Of requests.seen: until Scrapy 2.18 a line of hexadecimal digits, from 2.19 on the length in two
 bytes and then the fingerprint. A directory that was used with both has a file with both."""
+
+
+@click.command(
+    "crawl",
+    epilog=example("bloomlock crawl https://example.org/ --name example --max-pages 500"),
+)
+@click.argument("source", required=False, metavar="[URL|FOLDER]")
+@click.option("--name", metavar="NAME", help="Go on with this crawl, if it was stopped.")
+@click.option("--restart", is_flag=True, help="Begin the crawl of --name from the start.")
+@value_option("--workers", kind=click.IntRange(1, 64), default=4, what="Scrapy processes.")
+@value_option("--capacity", kind=click.IntRange(1), default=100_000, what="Links to reckon with.")
+@value_option("--max-pages", kind=click.IntRange(0), default=10_000, what="Then stop; 0: never.")
+@click.option("--robots/--no-robots", default=True, help="Obey robots.txt, or not.")
+@value_option(
+    "--concurrency", kind=click.IntRange(1, 256), default=8, what="Pages at a time, each."
+)
+@time_option("--delay", what="Between two pages, of all together.  [default: by answers]")
+@click.option("--watch", is_flag=True, help="Show live figures on a page of this machine.")
+@json_option
+@url_option
+def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
+    """Crawl a site with several Scrapy processes that share one filter and queue.
+
+    Without an argument: the documentation of Python's library.
+    """
+    # These import Scrapy, which takes its time.
+    from scrapy_ext.crawl.job import Job  # noqa: PLC0415
+    from scrapy_ext.crawl.watch import watched  # noqa: PLC0415
+
+    # SIGTERM ends the workers and cleans up like Ctrl-C.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    job = Job(options)
+    try:
+        with (
+            connected(options["url"]) as (client, url),
+            watched(job) if watch else nullcontext("") as page,
+            _telling() as tell,
+        ):
+            if page:
+                click.echo(f"live figures: {page}", err=True)
+            job.run(client, url, lambda text: tell([text] if text else _lines(job.figures())))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    figures = job.figures()
+    if as_json:
+        print_json(figures)
+    else:
+        click.echo(f"Crawl of {figures['title']}")
+        print_table((what, f"{number:>12}", more) for what, number, more in _rows(figures))
+    for line in (*figures["notes"], *figures["failures"]):
+        warn(line)
+    status = SIGNALLED + signal.SIGINT if figures["interrupted"] else not figures["ok"]
+    click.get_current_context().exit(status)
+
+
+@contextmanager
+def _telling() -> Iterator[Callable[[list[str]], object]]:
+    """Yield what shows lines; where there is no terminal, the last of them now and then."""
+    if sys.stderr.isatty():
+        from rich.console import Console  # noqa: PLC0415
+        from rich.live import Live  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        with Live(console=Console(stderr=True), transient=True, refresh_per_second=5) as live:
+            yield lambda lines: live.update(
+                Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+            )
+        return
+    shown_at = 0.0
+
+    def show(lines: list[str]) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= _SILENT_S:
+            shown_at = time.monotonic()
+            click.echo(lines[-1], err=True)
+
+    yield show
+
+
+def _lines(job: dict[str, Any]) -> list[str]:
+    """Return a line for each process, and one for all."""
+    what = "process {pid}  {pages:>6,} pages  {links:>8,} links  {last}"
+    rate = job["pages"] / max(job["seconds"], 0.1)
+    return [
+        *(what.format(**worker) for worker in job["workers"]),
+        "{pages:,} pages ({rate:.0f}/s), {waiting:,} wait, {links:,} links, {duplicates:,} "
+        "duplicates".format(rate=rate, **job),
+    ]
+
+
+def _rows(job: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the table that ends a job."""
+    seconds, pages, links = max(job["seconds"], 1e-3), job["pages"], job["links"]
+    share = job["duplicates"] / links if links else 0.0
+    yield "pages fetched", f"{pages:,}", f"by {len(job['workers'])} processes in {seconds:.1f} s"
+    yield "links checked", f"{links:,}", f"{job['distinct']:,} different"
+    yield "duplicates filtered", f"{job['duplicates']:,}", f"{share:.1%} of the links"
+    yield "pages fetched twice", f"{len(job['twice']):,}", _urls(job["twice"])
+    if (missed := job["missed"]) is not None:
+        yield "pages missed", f"{len(missed):,}", _urls(missed) or "links found and never fetched"
+    if failed := [f"{url}: {why}" for url, why in job["failed"].items()]:
+        yield "pages not to be had", f"{len(failed):,}", _urls(failed)
+    if job["waiting"]:
+        yield "pages left in the queue", f"{job['waiting']:,}", "stopped before the end"
+    yield "rate", f"{pages / seconds:,.0f} pages/s", f"{links / seconds:,.0f} links/s"
+    if size := job["filter_bytes"]:
+        yield "memory of the filter", size_text(size), f"{job['fill']:.3%} full"
+
+
+def _urls(urls: list[str]) -> str:
+    more = f", and {len(urls) - _SHOWN:,} more" if len(urls) > _SHOWN else ""
+    return ", ".join(urls[:_SHOWN]) + more
 
 
 @click.command("scrapy-import", epilog=example("bloomlock scrapy-import shop:dupefilter"))
@@ -65,8 +184,8 @@ def import_command(
     source_url: str | None,
     capacity: int | None,
     undo: bool,
-    url: str | None,
     key: bytes | None,
+    url: str | None,
 ) -> int:
     """Add what a crawl has seen to the filter of the crawl NAME.
 
@@ -80,29 +199,28 @@ def import_command(
     """
     if undo:
         return _undo(source, name or source.removesuffix(":requests"), url)
+    path = Path(source)
+    is_file = os.sep in source or path.exists()
+    if is_file and name is None:
+        raise Failure("NAME is missing: that of the spider")
     with ExitStack() as stack:
-        path = Path(source)
-        is_file = os.sep in source or path.exists()
-        if is_file and name is None:
-            raise Failure("NAME is missing: that of the spider")
         if is_file:
-            found = seen_file(path)
+            title, size, fingerprints = seen_file(path)
         else:
             where = stack.enter_context(connected(source_url or url, "--from"))
-            found = redis_set(*where, source)
+            title, size, fingerprints = redis_set(*where, source)
         name = name or source.removesuffix(":dupefilter")
         with connected(url) as (client, _):
-            prefix = _crawl_record(client, name).prepare()
+            from scrapy_ext.crawl_state import CrawlRecord  # noqa: PLC0415 - it needs Scrapy
+
+            prefix = CrawlRecord(client, name).prepare()
         given = {"key": key, "capacity": capacity}
         parameters: dict[str, Any] = {"client": url}
         parameters |= {option: value for option, value in given.items() if value is not None}
-        size = found.size()
         bloom = stack.enter_context(create_or_open(name, parameters, _ROOM * size, prefix=prefix))
-        read = _update(bloom, found.fingerprints)
-        late = found.size() - size
-    warn(f"{read} fingerprints read from {found.title}; all are in the filter")
-    if late > 0:
-        warn(f"{late} came while it was read; {_AGAIN}, when the crawl has stopped")
+        read = _update(bloom, fingerprints)
+    warn(f"{read} fingerprints read from {title}; all are in the filter")
+    warn("if the old crawl still runs, run the same command again when it has stopped")
     click.echo('ADDONS = {"scrapy_ext.BloomlockAddon": 500}')
     click.echo(f"BLOOMLOCK_NAME = {json.dumps(bloom.name.replace('%', '%%'))}")
     click.echo(f"BLOOMLOCK_CAPACITY = {bloom.capacity}")
@@ -142,11 +260,8 @@ def _update(bloom: BloomFilter, coming: Iterator[bytes]) -> int:
 @name_argument
 @click.option("--retry", is_flag=True, help="Put them back; the crawl goes on when it is started.")
 @click.option("--drop", is_flag=True, help="Drop them.")
-@json_option
 @url_option
-def failed_command(
-    name: str, *, retry: bool, drop: bool, as_json: bool, url: str | None
-) -> int | None:
+def failed_command(name: str, *, retry: bool, drop: bool, url: str | None) -> int | None:
     """Show the requests of the crawl NAME that failed, put them back, or drop them.
 
     NAME is BLOOMLOCK_NAME, the name of the spider by default.
@@ -162,29 +277,21 @@ def failed_command(
             return 0 if count else NO
         from scrapy_ext.requests import url_of  # noqa: PLC0415 - it needs Scrapy
 
-        rows = [{"url": url_of(one.entry), "error": one.error} for one in record.failed()]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table([[row["url"], row["error"]] for row in rows], ("URL", "ERROR"))
+        rows = [(url_of(one.entry), one.error) for one in record.failed()]
+    if rows:
+        print_table(rows, ("URL", "ERROR"))
     return None
 
 
 @contextmanager
 def _crawl_that_is_there(name: str, url: str | None) -> Iterator[tuple[Any, CrawlRecord]]:
+    from scrapy_ext.crawl_state import CrawlRecord  # noqa: PLC0415 - it needs Scrapy
+
     with connected(url) as (client, where):
-        record = _crawl_record(client, name)
+        record = CrawlRecord(client, name)
         if not record.figures().state:
             raise Failure(f"there is no crawl {name!r} at {hide_secret(where)}; see --url")
         yield client, record
-
-
-def _crawl_record(client: Any, name: str) -> CrawlRecord:
-    try:
-        from scrapy_ext.crawl_state import CrawlRecord  # noqa: PLC0415 - only here it is needed
-    except ModuleNotFoundError as error:
-        raise Failure("crawls need Scrapy: pip install 'bloomlock[scrapy]'") from error
-    return CrawlRecord(client, name)
 
 
 @contextmanager
@@ -200,14 +307,6 @@ def connected(url: str | None, name: str = "--url") -> Iterator[tuple[Any, str]]
                 client = redis.RedisCluster.from_url(address.url)
     with client:
         yield client, address.url
-
-
-class Source(NamedTuple):
-    """Where fingerprints come from; `size` counts them, more or less."""
-
-    title: str
-    size: Callable[[], int]
-    fingerprints: Iterator[bytes]
 
 
 def redis_set(client: Any, url: str, name: str) -> Source:
@@ -235,7 +334,7 @@ def redis_set(client: Any, url: str, name: str) -> Source:
                 "closes without SCHEDULER_PERSIST"
             )
 
-    return Source(title, partial(client.scard, key), read())
+    return title, client.scard(key), read()
 
 
 def seen_file(path: Path) -> Source:
@@ -248,4 +347,4 @@ def seen_file(path: Path) -> Source:
     # A process that was killed leaves an incomplete record, which may run into that of the next
     # one: a page is fetched again. Scrapy 2.19 loses all records from there on.
     found = (record[1] or unhexlify(record[2]) for record in _RECORD.finditer(data))
-    return Source(f"the file {path}", lambda: path.stat().st_size // len(first[0]), found)
+    return f"the file {path}", len(data) // len(first[0]), found

@@ -8,14 +8,14 @@ import re
 import signal
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 import bloomlock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # The exit statuses; `bloomlock --help` has them too.
 NO = 1
@@ -29,9 +29,20 @@ NOT_FOUND = 127
 SIGNALLED = 128
 """And the number of the signal."""
 
+_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HELP_ASKED = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """What newer click raises for a group without a command; its message is the whole help."""
 _LOST = 'call reattach() to go on with what is there now, or use on_lost="recreate"'
+
+
+class ShownLog(logging.Handler):
+    """Shows log lines of the library as ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage())
+
+
+LOG = ShownLog(logging.WARNING)
 
 
 class Failure(click.ClickException):
@@ -49,36 +60,47 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def report_errors() -> Iterator[None]:
-    """Turn what can go wrong outside of this program into a Failure; show log lines as ours."""
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: warn(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("bloomlock")
-    logger.addHandler(handler)
+def noted_signals() -> Iterator[Callable[..., None]]:
+    """Note the first signal that asks for the end; the second one ends the process at once.
+
+    Yields a function that raises Stopped if one came, with any arguments, as `progress=` has some.
+    """
+    noted: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        noted.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    def check(*_: int) -> None:
+        if noted:
+            raise Stopped(noted[0])
+
+    caught = [number for number in _CAUGHT if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in caught}
     try:
-        yield
-    except (BrokenPipeError, click.ClickException, click.exceptions.Exit):
-        raise
-    except Exception as error:
-        message = _message_of(error)
-        if message is None:
-            raise
-        raise Failure("; ".join([message, *getattr(error, "__notes__", ())])) from error
+        yield check
     finally:
-        logger.removeHandler(handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _message_of(error: Exception) -> str | None:
+def message_of(error: Exception) -> str | None:
+    """Return a sentence on what can go wrong outside of this program; None: it is a fault of it."""
     # redis-py is not imported before there is an error.
     from redis.exceptions import RedisError, ResponseError  # noqa: PLC0415
 
     if isinstance(error, ResponseError):
-        return f"the server says: {error}"
-    if isinstance(error, OSError):
+        message = f"the server says: {error}"
+    elif isinstance(error, OSError):
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return f"{where}{error.strerror or error}"
-    is_known = isinstance(error, (bloomlock.errors.BloomlockError, RedisError))
-    return sentence(str(error) or type(error).__name__) if is_known else None
+        message = f"{where}{error.strerror or error}"
+    elif isinstance(error, (bloomlock.errors.BloomlockError, RedisError)):
+        message = sentence(str(error) or type(error).__name__)
+    elif isinstance(error, ModuleNotFoundError) and error.name == "scrapy":
+        message = "crawls need Scrapy: pip install 'bloomlock[scrapy]'"
+    else:
+        return None
+    return "; ".join([message, *getattr(error, "__notes__", ())])
 
 
 def warn(message: str) -> None:
@@ -108,7 +130,7 @@ def sentence(message: str) -> str:
     return re.sub("^(client|url) must be( a redis-py client or)?", "--url must be", message)
 
 
-def die(number: int) -> None:
+def die(number: int) -> NoReturn:
     # A shell has to know that it did not end by itself.
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -1,9 +1,15 @@
-"""`bloomlock lock` and `once`: a command runs while a lock or a claim is held, on any machine."""
+"""`bloomlock lock` and `once`: a command runs while a lock or a claim is held, on any machine.
+
+If this process is killed, a guard sends the command SIGTERM, and SIGKILL a grace later.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,14 +17,15 @@ from redis.exceptions import RedisError
 
 from bloomlock import AsyncBloomFilter, AsyncFairLock, AsyncLock, AsyncReadWriteLock, ClaimState
 from bloomlock.errors import ClaimError, FilterMismatchError, LockNotOwnedError
+from bloomlock.server import ProcessGuard
 
 from . import options
-from .errors import BUSY, NO, warn
+from .errors import BUSY, CANNOT_RUN, NO, NOT_FOUND, SIGNALLED, Failure, Stopped, die, warn
 from .options import example
-from .supervisor import Command, supervise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from asyncio.subprocess import Process
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from .options import F
 
@@ -26,6 +33,9 @@ FENCE = "BLOOMLOCK_FENCE"
 # As of flock(1), ssh(1) and the like: in `bloomlock lock logs grep -n error` the -n is grep's.
 _OPTIONS_FIRST = {"allow_interspersed_args": False}
 _STATUS = click.IntRange(0, 255)
+_FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
+_FORWARDED = (*_FROM_KEYS, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_PAUSE = 0.05
 _command_argument = click.argument(
     "command", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED
 )
@@ -154,3 +164,140 @@ def once_command(
         return 0
 
     return supervise(hold, lease=lease, **given)
+
+
+def supervise(
+    hold: Callable[[Command], Coroutine[Any, Any, int]],
+    command: Sequence[str],
+    lease: float,
+    grace: float,
+) -> int:
+    """Run `hold`, which takes something, runs the command and gives it back; return its status.
+
+    A signal cancels `hold` as long as the command has not begun, and goes to the command then.
+    Stopped is raised if one ended the wait, or the command and this process.
+    """
+    running = Command(command[command[0] == "--" :], lease, grace)
+
+    async def run() -> int:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        for number in _FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a background job
+                loop.add_signal_handler(number, running.receive, number, task)
+        try:
+            return await hold(running)
+        except asyncio.CancelledError:
+            raise Stopped(running.received[0]) from None
+
+    status = asyncio.run(run())
+    if status - SIGNALLED in running.received:
+        raise Stopped(status - SIGNALLED)
+    return status
+
+
+class Command:
+    """A command that is run once, while something is held; `received` has the signals that came."""
+
+    def __init__(self, words: Sequence[str], lease: float, grace: float) -> None:
+        if not words:
+            raise click.UsageError("Missing argument 'COMMAND...'")
+        if words[0].startswith("-"):
+            raise click.UsageError(f"options stand before the names, and {words[0]!r} does not")
+        # Looked for before anything is held.
+        if shutil.which(words[0]) is None:
+            if Path(words[0]).exists():
+                raise Failure(
+                    f"cannot run {words[0]!r}: it is no program, or not permitted", CANNOT_RUN
+                )
+            raise Failure(f"cannot run {words[0]!r}: it is not found", NOT_FOUND)
+        self.received: list[int] = []
+        self._words = words
+        self._lease = lease
+        self._grace = grace
+        self._has_begun = False
+        self._process: Process | None = None
+        # Without a terminal the command gets a process group, and signals go to all of it: ending
+        # `sh -c "fetch; load"` has to end what the shell runs, too. At a terminal it stays in the
+        # group of this process, because only there it can read from the terminal and be stopped
+        # by Ctrl-Z.
+        self._has_group = not any(map(os.isatty, range(3)))
+
+    def receive(self, number: int, task: asyncio.Task[Any] | None) -> None:
+        self.received.append(number)
+        if self._process is not None:
+            self._forward(self._process, number)
+        elif self._has_begun:
+            pass  # it is forwarded when the command is there
+        elif task is not None and len(self.received) == 1:
+            task.cancel()
+        else:
+            die(number)  # the second signal: not even the server is waited for
+
+    async def run(self, environment: Mapping[str, str], lost: Coroutine[Any, Any, object]) -> int:
+        """Run it, and end it when `lost` ends; return its exit status."""
+        self._has_begun = True
+        losing = asyncio.ensure_future(lost)
+        # The lease is not renewed when the guard acts: others may have it after 2/3 of it.
+        guard = ProcessGuard(min(self._grace, self._lease / 2))
+        try:
+            if self.received:  # what it waited for came first, and the cancellation was dropped
+                raise Stopped(self.received[0])
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._words,
+                env={**os.environ, **environment},
+                # What the caller opened for it (`3< file`, `<(...)`) is for it.
+                close_fds=False,
+                process_group=0 if self._has_group else None,
+                # Between fork and exec: afterwards, a command could run that no guard knows.
+                preexec_fn=lambda: guard.watch(-os.getpid() if self._has_group else os.getpid()),
+            )
+            for number in self.received:  # while it was started
+                self._forward(process, number)
+            ended = asyncio.ensure_future(process.wait())
+            await asyncio.wait((ended, losing), return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                warn("ending the command, which has lost what it held")
+                await self._end(process)
+            returned = await ended
+        except OSError as error:
+            status = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
+            why = error.strerror or error
+            raise Failure(f"cannot run {self._words[0]!r}: {why}", status) from error
+        finally:
+            losing.cancel()
+            guard.dismiss()
+        return returned if returned >= 0 else SIGNALLED - returned
+
+    def _forward(self, process: Process, number: int) -> None:
+        # At a terminal a key has sent its signal to both; a second one means "at once" to many.
+        if process.returncode is None and (self._has_group or number not in _FROM_KEYS):
+            self._send(process, number)
+
+    async def _end(self, process: Process) -> None:
+        self._send(process, signal.SIGTERM)
+        # A stopped process hears SIGTERM when it goes on.
+        self._send(process, signal.SIGCONT)
+        try:
+            async with asyncio.timeout(self._grace):
+                await process.wait()
+                while self._has_group and self._send(process, 0):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError:
+            self._send(process, signal.SIGKILL)
+            await process.wait()
+
+    def _send(self, process: Process, number: int) -> bool:
+        """Return whether the group of the command still has a process."""
+        try:
+            if self._has_group:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            # It has become another user, or (macOS) only its zombie is left.
+            if process.returncode is None:
+                warn(f"not permitted to send a signal to the command, process {process.pid}")
+            return False
+        return True

@@ -1,15 +1,20 @@
 """`bloomlock dedup`, `add`, `exists` and `discard`: from lines to answers to lines, in batches.
 
 No line may be lost: one that the server may have marked as seen counts as new if the answer did
-not arrive, because no other client will be answered that it is new.
+not arrive, because no other client will be answered that it is new. Between the moment a server
+marks an item and the moment its line is written, signals are only noted.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import select
+import stat
 import sys
 from contextlib import contextmanager
 from itertools import compress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,20 +22,12 @@ import click
 from bloomlock import MemoryBloomFilter, errors
 
 from . import options
-from .errors import NO, Failure, warn
-from .lines import (
-    STDIN,
-    check_reader,
-    count_lines,
-    descriptor_of,
-    noted_signals,
-    read_lines,
-    write_lines,
-)
-from .options import example
+from .errors import NO, Failure, noted_signals, warn
+from .options import STDIN, example
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TextIO
 
     Answers = list[bool | None]
     """For each line whether it is new; None: it is not marked as seen."""
@@ -40,8 +37,16 @@ if TYPE_CHECKING:
 CAPACITY_FOR_A_PIPE = 10_000_000
 """59 MB at the default rate, taken as they are first used."""
 _ON_SERVERS = ("url", "window", "grow", "native")
+FIRST_LINES = 512
+"""A kill -9 between answer and output loses a batch on a server, so the first ones are small."""
 _MOST_LINES = 2**18  # what the library takes as one batch at most
 _MOST_IN_PROCESS = 2**13  # what the processor's caches like
+BLOCK_BYTES = 1024 * 1024
+LINE_BYTES = 32
+"""Of a usual line: so much is read for each line of the largest batch."""
+MAX_LINE_BYTES = 256 * 1024 * 1024
+_FILE_GONE = select.POLLERR | select.POLLHUP
+_LOOK_SECONDS = 0.1
 
 
 def answer(
@@ -51,7 +56,6 @@ def answer(
     *,
     items: Sequence[str] = (),
     write: bool | None = None,
-    delimiter: bytes = b"\n",
 ) -> int:
     """Answer `items`, or the lines of files where there are none; return how many were new.
 
@@ -63,7 +67,7 @@ def answer(
     with noted_signals() as check:
         batches: Iterable[Sequence[bytes]] = [[os.fsencode(item) for item in items]]
         if not items:
-            batches = read_lines(files, check, most, delimiter)
+            batches = read_lines(files, check, most)
         for batch in batches:
             # A signal, and a reader that has gone, are noticed before anything of a batch is sent,
             # or after all of it is written.
@@ -76,7 +80,7 @@ def answer(
             finally:
                 if output is not None:
                     chosen = new if write else [is_new is False for is_new in new]
-                    write_lines(output, list(compress(batch, chosen)), delimiter)
+                    write_lines(output, list(compress(batch, chosen)))
             num_new += new.count(True)
         check()
     return num_new
@@ -116,30 +120,143 @@ def discard(bloom: Any, lines: Sequence[bytes], new: Answers) -> None:
     new += [bloom.discard(lines[0])] if len(lines) == 1 else bloom.discard_many(lines)
 
 
+def count_lines(names: Iterable[str]) -> int | None:
+    """Refuse a file that cannot be read; return how many lines all hold at most.
+
+    That is unknown if one is a pipe or the like.
+    """
+    lines, is_known = 0, True
+    for name in names:
+        # Opening a named pipe can be felt at its other end.
+        if Path(name).is_fifo():
+            is_known = False
+            continue
+        with _opened(name) as descriptor:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                is_known = False
+                continue
+            # Standard input may be a file of which another process has read a part.
+            start = os.lseek(descriptor, 0, os.SEEK_CUR)
+            while block := os.read(descriptor, BLOCK_BYTES):
+                lines += block.count(b"\n")
+            os.lseek(descriptor, start, os.SEEK_SET)
+            lines += 1
+    return lines if is_known else None
+
+
+def read_lines(names: Iterable[str], check: Callable[[], None], most: int) -> Iterator[list[bytes]]:
+    """Yield the lines of files, without their ends; the end of a file ends a line.
+
+    They come in batches, which double from FIRST_LINES to `most`. Lines of a pipe are not held
+    back until there are more.
+    """
+    size = FIRST_LINES
+    for name in names:
+        # What the consumer of a batch raises is no error of the file, and does not come here.
+        with _opened(name) as descriptor:
+            rest = bytearray()
+            while block := _read_block(descriptor, check, most * LINE_BYTES):
+                rest += block
+                if b"\n" in block:
+                    *lines, last = bytes(rest).split(b"\n")
+                    rest = bytearray(last)
+                    while lines:
+                        batch, lines = lines[:size], lines[size:]
+                        yield batch
+                        if len(batch) == size:
+                            size = min(2 * size, most)
+                if len(rest) > MAX_LINE_BYTES:
+                    raise OSError(errno.EFBIG, f"a line is longer than {MAX_LINE_BYTES} bytes")
+            if rest:
+                yield [bytes(rest)]
+
+
+def _read_block(descriptor: int, check: Callable[[], None], size: int) -> bytes:
+    """Wait for bytes, and return what is there by then; empty at the end."""
+    block = b""
+    while len(block) < size:
+        check()
+        if not select.select([descriptor], [], [], 0 if block else _LOOK_SECONDS)[0]:
+            if block:
+                break
+            continue
+        try:
+            more = os.read(descriptor, size)
+        except BlockingIOError:  # another process made the pipe non-blocking, and was faster
+            continue
+        if not more:
+            break
+        block += more
+    return block
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[int]:
+    try:
+        if name == STDIN:
+            yield descriptor_of(sys.stdin, "standard input")
+        else:
+            with open(name, "rb", buffering=0) as file:  # noqa: PTH123 - the name may be any bytes
+                yield file.fileno()
+    except OSError as error:
+        called = "standard input" if name == STDIN else name
+        raise Failure(f"cannot read {called}: {error.strerror}") from error
+
+
+def descriptor_of(stream: TextIO | None, name: str) -> int:
+    if stream is None:
+        raise Failure(f"{name} is closed")
+    return stream.fileno()
+
+
+def check_reader(descriptor: int) -> None:
+    """Raise BrokenPipeError if the reader has gone.
+
+    Called before items are marked as seen, so that lines without a reader are not.
+    """
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    if any(event & _FILE_GONE for _, event in poll.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def write_lines(descriptor: int, lines: Sequence[bytes]) -> None:
+    """Write lines and return when the system has all of them."""
+    left = memoryview(b"\n".join([*lines, b""]))
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Failure(
+                f"cannot write to standard output: {error.strerror}; lines that are marked as "
+                f"seen and were not written: at most {len(lines)}"
+            ) from error
+
+
 @click.command(
     "dedup", epilog=example("tail -F access.log | cut -d' ' -f7 | bloomlock dedup --name paths")
 )
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--name", metavar="NAME", help="Share this filter; it is created if needed.")
 @click.option("--seen", is_flag=True, help="Write the lines seen before instead.")
-@click.option("-z", "--zero-terminated", is_flag=True, help="Lines end with NUL, not newline.")
 @options.creation_options
-def dedup_command(
-    files: tuple[str, ...], *, name: str | None, seen: bool, zero_terminated: bool, **given: Any
-) -> None:
+def dedup_command(files: tuple[str, ...], *, name: str | None, seen: bool, **given: Any) -> None:
     """Write each line of FILEs, or of standard input, that was never seen before."""
     if name is None and (about := [option for option in _ON_SERVERS if given[option]]):
         raise Failure(f"--{about[0]} needs --name: it is about a filter on a server")
     files = files or (STDIN,)
-    delimiter = b"\0" if zero_terminated else b"\n"
-    lines = count_lines(files, delimiter)
+    lines = count_lines(files)
     parameters = options.parameters_of(**given)
     if name is None:
         opened: Any = _in_process(parameters, lines)
     else:
         opened = options.create_or_open(name, parameters, lines)
     with opened as bloom:
-        answer(add, bloom, files, write=not seen, delimiter=delimiter)
+        answer(add, bloom, files, write=not seen)
 
 
 @contextmanager

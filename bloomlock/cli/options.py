@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
+STDIN = "-"
 DEFAULT_CAPACITY = 1_000_000
 DEFAULT_ERROR_RATE = 1e-6
 _DEFAULTS = {"capacity": DEFAULT_CAPACITY, "error_rate": DEFAULT_ERROR_RATE}

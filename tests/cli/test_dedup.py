@@ -12,7 +12,7 @@ import pytest
 from cli_process import COMMAND, environment
 
 from bloomlock import BloomFilter
-from bloomlock.cli import lines as reading
+from bloomlock.cli import items as reading
 from bloomlock.cli.errors import Failure
 
 CHANCE = random.Random(7)
@@ -64,11 +64,6 @@ def test_files_pipes_and_standard_input_in_the_given_order(run, tmp_path):
     threading.Thread(target=pipe.write_bytes, args=(b"p\nlast\nboth",), daemon=True).start()
     done = run("dedup", "-", "--", str(file), str(pipe), "-", given=b"both\ni\n")
     assert done.stdout == b"both\ni\nf\nlast\np\n"
-
-
-def test_zero_terminated(run):
-    done = run("dedup", "-z", given=b"a\nb\0a\0a\nb\0\0c")
-    assert done.stdout == b"a\nb\0a\0\0c\0"
 
 
 def test_a_file_as_awk_does(run, file, place):
