@@ -109,10 +109,6 @@ async def _release(lock: AsyncLock, name: str) -> bool:
     return True
 
 
-class _NotDone(BaseException):
-    """COMMAND failed: KEY is given back, which is no failed attempt."""
-
-
 @click.command(
     "once",
     context_settings=_OPTIONS_FIRST,
@@ -155,13 +151,11 @@ def once_command(
             try:
                 async with claim:
                     if status := await running.run(environment, never):
-                        raise _NotDone  # noqa: TRY301 - `with` takes it
-            except _NotDone:
-                return status
+                        await claim.abandon()  # no failed attempt
             except ClaimError as error:
                 warn(str(error))
                 return BUSY
-        return 0
+        return status
 
     return supervise(hold, lease=lease, **given)
 
@@ -205,11 +199,10 @@ class Command:
             raise click.UsageError(f"options stand before the names, and {words[0]!r} does not")
         # Looked for before anything is held.
         if shutil.which(words[0]) is None:
+            why, status = "it is not found", NOT_FOUND
             if Path(words[0]).exists():
-                raise Failure(
-                    f"cannot run {words[0]!r}: it is no program, or not permitted", CANNOT_RUN
-                )
-            raise Failure(f"cannot run {words[0]!r}: it is not found", NOT_FOUND)
+                why, status = "it is no program, or not permitted", CANNOT_RUN
+            raise Failure(f"cannot run {words[0]!r}: {why}", status)
         self.received: list[int] = []
         self._words = words
         self._lease = lease

@@ -69,7 +69,7 @@ def filled(valkey, name, r):
 def test_a_crawl_goes_on_with_the_set_of_scrapy_redis(run, valkey, r, filled):
     key, requests = filled
     done = run("scrapy-import", key)
-    assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
+    assert (done.returncode, done.stderr.count(b"\n")) == (0, 2)
     assert done.stderr.startswith(b"bloomlock: 301 fingerprints read from the set '")
     settings = settings_of(done)
     assert settings["BLOOMLOCK_NAME"] == key.removesuffix(":dupefilter")
@@ -153,7 +153,7 @@ def test_all_that_is_there_from_the_beginning_is_read_while_the_set_grows(run, v
     with Proxy(valkey, judge) as proxy:
         done = run("scrapy-import", key, "--from", proxy.url)
     assert done.returncode == 0
-    assert b"run this again when the old crawl has stopped" in done.stderr
+    assert b"run the same command again when it has stopped" in done.stderr
     assert all(crawl_sees(valkey, settings_of(done), requests))
     assert run("scrapy-import", key).returncode == 0
     with filter_of(valkey, key.removesuffix(":dupefilter")) as bloom:
