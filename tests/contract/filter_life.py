@@ -116,6 +116,14 @@ class LifeContract:
             assert place.open().exists_many(["a", "b"]) == [True, False]
 
     @needs("server")
+    def test_a_clear_of_a_filter_that_was_deleted_creates_it(self, place):
+        made = place.make()
+        place.other().delete()
+        made.clear()
+        assert made.add("a") is True
+        assert place.open().exists("a") is True
+
+    @needs("server")
     def test_delete_leaves_no_key(self, place):
         made = place.make()
         made.update(map(str, range(200)))
