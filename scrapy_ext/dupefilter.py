@@ -217,8 +217,7 @@ class Guard:
         self._known = RecentFingerprints()
         # How many keys were let through that the server has not answered.
         self._allowed = 0
-        # What was let through while a page's round trip was under way.
-        self._passed: set[bytes] = set()
+        # Pages that wait for their round trip.
         self._under_way = 0
         self._away_since: float | None = None
         # The filter may lack what it had. Until it was given that, its "new" is not believed.
@@ -228,24 +227,19 @@ class Guard:
 
     def check(self, key: bytes) -> bool:
         """Record a key and return whether it was new; the reactor waits for the round trip."""
-        were_known = [key in self._known]
-        answers, error = self._ask([key])
         self._count("bloomlock/waits")
-        return self._settle([key], were_known, answers, error)[0]
+        return self._settle([key], *self._ask([key]))[0]
 
     async def check_many(self, keys: Sequence[bytes]) -> list[bool]:
         """Record keys and return for each whether it was new; of equal ones the first is."""
-        # Read before: what is found seen during the round trip may be what it has recorded.
-        were_known = [key in self._known for key in keys]
-        answers: list[bool | None] = [None] * len(keys)
-        error = None
+        if not keys:
+            return []
         self._under_way += 1
         try:
-            if keys and self._away_since is None:
-                answers, error = await run_in_thread(partial(self._ask, keys))
+            found = await run_in_thread(partial(self._ask, keys))
         finally:
             self._under_way -= 1
-        return self._settle(keys, were_known, answers, error)
+        return self._settle(keys, *found)
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -262,29 +256,22 @@ class Guard:
         return [None] * len(keys), None
 
     def _settle(
-        self,
-        keys: Sequence[bytes],
-        were_known: Sequence[bool],
-        answers: Sequence[bool | None],
-        error: Exception | None,
+        self, keys: Sequence[bytes], answers: Sequence[bool | None], error: Exception | None
     ) -> list[bool]:
         self._note(error)
         are_new = []
-        for key, was_known, answer in zip(keys, were_known, answers, strict=True):
-            is_lacking = was_known and self._may_lack and not self.shared.has_discards
-            is_new = not was_known if answer is None else answer and not is_lacking
-            # Of equal ones the first is new; one of which the reply was lost may be so again.
-            is_new &= key not in self._passed
-            if is_new:
-                self._passed.add(key)
-                if answer is None:
-                    self._count("bloomlock/allowed")
-                    self._allowed += 1
-            if is_new or answer is not None:
+        for key, answer in zip(keys, answers, strict=True):
+            is_known = key in self._known
+            is_lacking = is_known and self._may_lack and not self.shared.has_discards
+            is_new = not is_known if answer is None else answer and not is_lacking
+            if is_new and answer is None:
+                self._count("bloomlock/allowed")
+                self._allowed += 1
+            # What is found seen while a page is under way may be what that one has recorded, and if
+            # its reply is lost it must let it through.
+            if is_new or (answer is not None and not self._under_way):
                 self._known.add(key)
             are_new.append(is_new)
-        if not self._under_way:
-            self._passed.clear()
         return are_new
 
     def _note(self, error: Exception | None) -> None:
