@@ -9,14 +9,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from asked_filter import NAME, WAYS, AskedFilter, crawler_of, request
+from asked_filter import NAME, WAYS, AskedFilter, request
 from crawling import PATIENCE
 from proxy import Proxy, deliver
 from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter
-from bloomlock.errors import ConfigurationError, OutcomeUnknownError
-from scrapy_ext import BloomDupeFilter, dupefilter
+from bloomlock.errors import OutcomeUnknownError
+from scrapy_ext import dupefilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,12 +174,6 @@ def test_a_refill_that_fails_is_tried_again(make: Any, proxy: Proxy, r: redis.Re
         r.execute_command("ACL", "SETUSER", "default", "+@all")
     refilled(asked, 1)
     assert recorded(r, "a", "b", "c", "d") == "ssss"
-
-
-def test_a_filter_that_refuses_when_it_is_full_needs_the_scheduler(valkey: str) -> None:
-    options = {"BLOOMLOCK_URL": valkey, "BLOOMLOCK_FILTER": {"on_full": "raise"}}
-    with pytest.raises(ConfigurationError, match="on_full = 'raise'.*allowed here is 'warn'"):
-        BloomDupeFilter.from_crawler(crawler_of(**options)).open()
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -117,18 +117,6 @@ def test_one_that_fails_makes_its_page_fail(crawls: Runner, site: Site, r: redis
     assert b"/1>, which it made, failed: ZeroDivisionError: /1" in value
 
 
-def test_a_living_process_takes_over_from_a_dead_one(
-    crawls: Runner, site: Site, tree: Counter[str], r: redis.Redis
-) -> None:
-    killed: list[Process] = []
-    site.on_request = lambda count: count == 4 and killed[0].kill()
-    killed.append(crawls.start(ADDON, **DYING))
-    other = crawls.start(ADDON, **DYING)
-    done = other.finish()
-    assert done.reason == "finished"
-    assert set(crawls.noted("done")) == set(tree)
-
-
 def test_a_lease_that_is_over_does_not_stop_a_process(
     crawls: Runner, site: Site, tree: Counter[str], r: redis.Redis
 ) -> None:

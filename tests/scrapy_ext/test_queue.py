@@ -99,14 +99,6 @@ def test_a_step_tests_adds_queues_and_takes(begin: Begin) -> None:
     assert one.step().waiting == 3
 
 
-def test_a_repeated_step_is_carried_out_once(begin: Begin) -> None:
-    one = begin()
-    pushes = [Push(Request("http://a/1"), b"1", "n", "a", CODEC.encode(Request("http://a/1")))]
-    first, again = (one.crawl.exchange(pushes * 2, {"step": 7, "wanted": 2}) for _ in range(2))
-    assert again == first
-    assert (first.pushed, first.taken, len(first.got)) == ([True, False], 1, 1)
-
-
 def test_within_a_host_the_order_is_scrapys(begin: Begin) -> None:
     one = begin()
     one.step("a/1", "a/2/5", "a/3/-1", "a/4/5", "a/5")
@@ -282,18 +274,16 @@ def test_with_persist_the_next_crawl_begins_with_what_failed(server: Any, begin:
     assert CrawlRecord(server, "pages").failed() == []
 
 
-def test_the_guards_of_a_crawl_that_goes_on(server: Any, begin: Begin) -> None:
+def test_others_at_work_are_not_begun_anew_and_texts_are_compared_where_both_have_them(
+    server: Any, begin: Begin
+) -> None:
     one = begin(attributes={"category": "1"})
     one.step("a/1")
-    with pytest.raises(ConfigurationError, match=r"category = '1'.* has '2'; .*%\(category\)s"):
-        begin(attributes={"category": "2"})
     begin(attributes={"category": "1"}, overwrites="items.jl").crawl.close(finished=False)
     begin().crawl.close(finished=False)
     with pytest.raises(ConfigurationError, match="1 processes are at work"):
         begin(BLOOMLOCK_RESUME=False)
     end_lease(server, one)
-    with pytest.raises(ConfigurationError, match=r"overwrite items.jl, .*\(0 done, 1 wait\)"):
-        begin(attributes={"category": "1"}, overwrites="items.jl")
     anew = begin(BLOOMLOCK_RESUME=False, attributes={"category": "2"}, overwrites="items.jl")
     assert (anew.begun.what, anew.take()) == ("begun", [])
 

@@ -88,6 +88,7 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
         ({"REDIS_URL": "redis://:secret@host:port"}, "REDIS_URL must be the URL of a Redis server"),
         ({"REDIS_PARAMS": {"redis_cls": "no.such"}}, "REDIS_PARAMS makes no Redis client"),
         ({"BLOOMLOCK_FILTER": {"key": "short"}}, "key must be"),
+        ({"BLOOMLOCK_FILTER": {"on_full": "raise"}}, "on_full = 'raise'.*allowed here is 'warn'"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(
