@@ -7,7 +7,7 @@
 --        "attributes" if they differ, "overwrites", or "lives" if it may not be resumed and others are
 --        at work
 release_dead()
-local before, state = unpack(call('HMGET', KEYS[1], 'id', 'state'))
+local before, state, turn = unpack(call('HMGET', KEYS[1], 'id', 'state', 'turn'))
 local live, attributes = call('ZCARD', KEYS[6]), told.attributes or ''
 
 local function reply(what)
@@ -33,7 +33,9 @@ if state and state ~= 'ended' then
 end
 
 call('UNLINK', unpack(KEYS, 1, told.keeps_failed and 7 or 8))
-call('HSET', KEYS[1], 'id', told.id, 'state', 'running', 'begun', now_ms, 'turn', 0, 'done', 0)
+-- What failed is named by its turn, so no turn of what is kept comes again.
+turn = told.keeps_failed and turn or 0
+call('HSET', KEYS[1], 'id', told.id, 'state', 'running', 'begun', now_ms, 'turn', turn, 'done', 0)
 if attributes ~= '' then
     call('HSET', KEYS[1], 'attributes', attributes)
 end

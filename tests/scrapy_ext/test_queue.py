@@ -301,3 +301,17 @@ def test_a_crawl_or_a_filter_that_is_gone_is_noticed(server: Any, begin: Begin) 
     assert [*server.scan_iter(f"bloomlock:{one.crawl.id}:*")] == []
     server.delete(*keys_of("pages"))
     assert begin().begun.what == "begun"
+
+
+def test_what_cannot_be_read_stays_among_the_failed_in_the_next_crawl(begin: Begin) -> None:
+    """It is kept once more there before the record of the crawl before goes."""
+    one = begin(BLOOMLOCK_PERSIST=True)
+    one.crawl.exchange([Push(None, b"-", "f", "bad", b"old")], {"step": 50})
+    assert (one.idle(), one.idle()) == ("ended", "ended")
+    one.crawl.close(finished=True)
+    two = begin(BLOOMLOCK_PERSIST=True)
+    assert two.begun.what == "begun"
+    for entries in two.crawl.failed_before():
+        pushes = [Push(None, b"-", "f", "bad again", entry) for entry in entries]
+        two.crawl.exchange(pushes, {"step": 50})
+    assert [(one.entry, one.error) for one in two.crawl.failed()] == [(b"old", "bad again")]
