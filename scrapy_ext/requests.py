@@ -262,7 +262,8 @@ class PushMaker:
         if request.dont_filter and is_start_request(request):
             # Each process makes these, and one queues them.
             mode, fingerprint = "n", b"start:" + fingerprint
-        host = self._crawler.engine.downloader.get_slot_key(request)
+        # `meta` may name a slot by what is no text.
+        host = str(self._crawler.engine.downloader.get_slot_key(request))
         try:
             entry = self.codec.encode(request)
         except UnserializableError as error:

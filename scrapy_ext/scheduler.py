@@ -255,7 +255,7 @@ class Scheduler(BaseScheduler):
         if running is None or running.paused or running.needs_backout():
             return 0, {}
         downloader = running.downloader
-        busy = Counter(map(downloader.get_slot_key, downloader.active))
+        busy = Counter(str(downloader.get_slot_key(request)) for request in downloader.active)
         busy.update(page.host for page, _ in self._ready)
         return max((downloader.total_concurrency or MOST_AT_ONCE) - busy.total(), 0), busy
 

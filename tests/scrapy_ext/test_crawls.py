@@ -264,3 +264,9 @@ def test_pickles_are_used_where_json_has_no_form_and_can_be_refused(
     refused = crawls.run(arguments=how, BLOOMLOCK_PICKLE=False)
     assert (refused.own("pickled"), refused.pages["/1"], refused.own("failed")) == (0, 1, 0)
     assert refused.stats["scheduler/unserializable"] == 1
+
+
+def test_the_name_of_a_download_slot_may_be_anything(crawls: Runner, site: Site) -> None:
+    site.links = lambda page: [1, 2] if page == 0 else []
+    how = {"/1": {"meta": {"download_slot": 5}}}
+    assert crawls.run(arguments={"how": how}).pages == Counter(["/0", "/1", "/2"])
