@@ -22,22 +22,6 @@ def command(*words: str) -> bytes:
     return b"*%d\r\n%s" % (len(words), parts)
 
 
-def test_a_killed_server_comes_back_with_every_acknowledged_write(home, pid):
-    client = redis.Redis.from_url(server.embedded_url())
-    for number in range(500):
-        client.set(f"key{number}", number)
-    first = pid()
-    os.kill(first, signal.SIGKILL)
-    servers.wait_until(lambda: not servers.exists(first))
-    assert (home / "server.sock").exists(), "it is stale"
-    assert server.status().running is False
-    assert server.stop() is False
-    client = redis.Redis.from_url(server.embedded_url())
-    assert client.dbsize() == 500
-    assert client.get("key499") == b"499"
-    assert pid() != first
-
-
 def test_a_hung_server_is_told_of_and_left_alone_until_stop(home, monkeypatch, pid):
     monkeypatch.setattr(embedded, "_STATUS_TIMEOUT", 0.2)
     server.embedded_url()
@@ -99,17 +83,6 @@ def test_the_caller_waits_until_the_data_are_read(home):
         aof.write(work * 4000 + command("SET", "last", "1"))
     client = redis.Redis.from_url(server.embedded_url())
     assert client.mget("first", "n", "last") == [b"1", b"4000", b"1"]
-
-
-def test_half_a_command_at_the_end_of_the_file_costs_only_itself(home):
-    client = redis.Redis.from_url(server.embedded_url())
-    client.set("whole", 1)
-    client.set("half", 2)
-    server.stop()
-    with (home / LAST_FILE).open("r+b") as aof:
-        aof.truncate(aof.seek(0, os.SEEK_END) - 3)
-    client = redis.Redis.from_url(server.embedded_url())
-    assert client.mget("whole", "half") == [b"1", None]
 
 
 def test_a_server_that_dies_while_starting_leaves_its_last_words(home):
