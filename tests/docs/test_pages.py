@@ -15,7 +15,7 @@ README = pages.read("README.md")
 DOCS = pages.ROOT / "docs"
 TUTORIALS = "tutorials/"
 """Pages that are one program from top to end."""
-EXAMPLES = ("how-to/frameworks.md", "how-to/beyond-one-machine.md", "how-to/metrics.md")
+EXAMPLES = ("how-to/frameworks.md", "how-to/metrics.md")
 """Pages whose code is that of examples/, which tests/examples/ runs."""
 
 
