@@ -175,6 +175,7 @@ Core: TypeAlias = Generator[Step, Any, T]
 
 
 class AnyRuntime(Protocol):
+    is_async: bool
     is_cluster: bool
 
     @property

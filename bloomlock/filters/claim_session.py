@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bloomlock.effects import AnyRuntime, Core
-    from bloomlock.locks.watchdog import AsyncWatchdog, Watchdog
+    from bloomlock.locks.watchdog import Watchdog
 
     from .generation import View
     from .state import FilterState
@@ -90,7 +90,7 @@ class ClaimRenewer(NamedTuple):
     """The watchdog that renews claims, and the runtime that it asks servers through."""
 
     runtime: AnyRuntime
-    watchdog: Watchdog | AsyncWatchdog
+    watchdog: Watchdog
 
 
 class ClaimSession(Watched):

@@ -80,6 +80,7 @@ class Hold:
     session: Callable[[], Watched | None] = lambda: None
     kind: Any = None
     runtime: Any = None
+    loop: asyncio.AbstractEventLoop | None = None  # of a task; None: of a thread
     steps: Any = None
 
     @property

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from .hold import Hold
     from .options import RedlockOptions
-    from .watchdog import AsyncWatchdog, Watchdog
 
     Votes = Sequence[Any]
 
@@ -321,8 +320,8 @@ class RedlockSession(LockSession):
     steps: MajoritySteps
     attempt = MajorityAttempt
 
-    def attach(self, runtime: AnyRuntime, watcher: Watchdog | AsyncWatchdog) -> None:
-        super().attach(runtime, watcher)
+    def attach(self, runtime: AnyRuntime) -> None:
+        super().attach(runtime)
         self.steps = MajoritySteps(self.name, len(runtime.members), self.options, boot_clock)
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:

@@ -32,6 +32,7 @@ from bloomlock.runtime.clock import boot_clock
 from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold, Watched, has_ended
 from .options import check_lease, milliseconds
 from .reports import REPORTS, LockEvent
+from .watchdog import WATCHDOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from .options import LockOptions
     from .reports import EventKind
-    from .watchdog import AsyncWatchdog, Watchdog
 
 CONFIRM_SECONDS = 1.0
 """How long replicas have to acknowledge a grant."""
@@ -86,13 +86,11 @@ class LockSession(Watched):
         self._holds: dict[Hold, Hold] = {}
         self._is_shared = is_shared
         self._is_reentrant = is_reentrant
-        self._watcher: Watchdog | AsyncWatchdog
         self._runtime: AnyRuntime
         self._crowded = False
 
-    def attach(self, runtime: AnyRuntime, watcher: Watchdog | AsyncWatchdog) -> None:
+    def attach(self, runtime: AnyRuntime) -> None:
         self._runtime = runtime
-        self._watcher = watcher
         self.steps = LockSteps(self.keys)
 
     def begin(self, owner: object, seconds: float | None) -> Attempt | bool:
@@ -164,7 +162,7 @@ class LockSession(Watched):
                 seconds = min(MOMENT, seconds)
             hold.renew_at = now + seconds
         self._holds[hold] = hold
-        self._watcher.add(hold, self, self._runtime)
+        WATCHDOG.add(hold, self, self._runtime)
         self._report("acquired", now - began, hold)
         for other in self._all_holds():
             if not (other is hold or self._is_shared or other.lost):
@@ -199,7 +197,7 @@ class LockSession(Watched):
         """Leave neither a hold nor a place in the queue of an attempt that did not end."""
         for hold in self._all_holds():
             if hold.token == attempt.request.token:
-                self._watcher.remove(hold)
+                WATCHDOG.remove(hold)
                 self._holds.pop(hold, None)
         if attempt.begun:
             yield from attempt.leave_behind()
@@ -210,7 +208,7 @@ class LockSession(Watched):
             if hold.count > 1:
                 hold.count -= 1
                 return
-            self._watcher.remove(hold)
+            WATCHDOG.remove(hold)
             # If not, another thread releases it.
             if self._holds.pop(hold, None) is hold:
                 break
@@ -247,7 +245,7 @@ class LockSession(Watched):
         if self.options.renews:
             hold.renew_at = sent + hold.renewal_seconds
         # The watchdog sleeps until what was due before.
-        self._watcher.add(hold, self, self._runtime)
+        WATCHDOG.add(hold, self, self._runtime)
         return True
 
     def owned(self, owner: object) -> Core[bool]:
@@ -307,17 +305,19 @@ class LockSession(Watched):
 
         It is reported in this thread, or `behind` it; this never raises then.
         """
-        self._watcher.remove(hold)
+        WATCHDOG.remove(hold)
         hold.lost = hold.lost or reason
         try:
             # One of several threads that find out at once.
             hold.unreported.pop()
         except IndexError:
             return False
-        if hold.event is not None:
+        if hold.event is not None and behind and hold.loop is not None:
+            WATCHDOG.call(hold.event.set, self, hold.loop)
+        elif hold.event is not None:
             hold.event.set()
         if (on_lost := self.options.on_lost) is not None and (lock := self.lock()) is not None:
-            self._watcher.call(partial(self._call, on_lost, lock, "on_lost"), self)
+            WATCHDOG.call(partial(self._call, on_lost, lock, "on_lost"), self, hold.loop)
         if not behind:
             REPORTS.lost(self.what, [self.label], reason)
         self._report("lost", boot_clock() - hold.since, hold, reason, behind=behind)
@@ -335,8 +335,9 @@ class LockSession(Watched):
         if (observer := self.options.observer) is not None:
             fence = None if hold is None else hold.fence
             event = LockEvent(kind, self.name, fence, seconds, error)
-            if behind:
-                self._watcher.call(partial(self._call, observer, event, "the observer"), self)
+            if hold is not None and behind:
+                call = partial(self._call, observer, event, "the observer")
+                WATCHDOG.call(call, self, hold.loop)
             else:
                 self._call(observer, event, "the observer", logged=Exception)
 

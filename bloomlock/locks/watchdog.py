@@ -1,7 +1,7 @@
-"""Watchdogs renew what is held, locks and claims, and find out what is lost.
+"""The watchdog renews what is held, locks and claims, and finds out what is lost.
 
-There is one thread for all of the process, and one timer for all of an event loop. Neither waits
-for a server, logs, or calls what users gave, but for observers in asyncio.
+There is one thread for all of the process. It waits for no server, logs nothing, and calls nothing
+that users gave: workers do that, and event loops for what is of them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from .hold import Place, Watched
 
+    Loop = asyncio.AbstractEventLoop
+
 IDLE_SECONDS = 5.0
 LONGEST_SLEEP = 1.0
 """Seconds between looks: what a watchdog sleeps by does not count suspend, the leases do."""
@@ -53,30 +55,51 @@ class Outage:
     lost: dict[str, list[str]] = field(default_factory=dict)  # labels by reason
 
 
-class Schedule:
+class Watchdog:
     """The holds that are watched, and what is due when."""
 
     def __init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget everything: a child of fork has no thread and holds nothing."""
         # Holders change it while the watchdog reads copies of it. There is no mutex, so nobody
         # waits for a thread that is held up. All else is done by the watchdog alone.
         self._holds: dict[Hold, None] = {}
         self._outages: dict[str, Outage] = {}
+        # Both are C through and through: a KeyboardInterrupt in the middle of a Condition or an
+        # Event leaves it locked, and then nothing would be renewed any more.
+        self._only_one = threading.Lock()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._wake_at = float("inf")
+        self._runs = False
+        self._lines = weakref.WeakKeyDictionary[Any, background.Line]()
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         hold.session, hold.kind = weakref.ref(session), type(session)
         hold.steps, hold.runtime = session.steps, runtime
+        if runtime.is_async:
+            hold.loop = asyncio.get_running_loop()
+            _watch_end(hold.loop)
         self._holds[hold] = None
+        at = hold.next_time()
+        if not self._runs:
+            self._start_thread()
+        elif at < self._wake_at:
+            # The next hold, which is due later, need not wake it again: most are over by then.
+            self._wake_at = at
+            self._jobs.put(None)
 
     def remove(self, hold: Hold) -> None:
         self._holds.pop(hold, None)
 
-    def _start(self, runtime: Any, holds: list[Hold]) -> None:
-        """Carry out `_renew`, and then `_end_renewal`, where it holds up nobody else."""
-        raise NotImplementedError
-
-    def _hand_over(self, job: Callable[[], None]) -> None:
-        """Let the watchdog do a job."""
-        raise NotImplementedError
+    def call(self, function: Callable[[], None], session: Watched, loop: Loop | None) -> None:
+        """Let a function, which never raises, be called by a loop, or else in another thread."""
+        if loop is None:
+            self._lines.setdefault(session, background.Line()).append(function)
+        else:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(function)
 
     def _seconds_to_next(self) -> float:
         at = min((hold.next_time() for hold in self._holds.copy()), default=float("inf"))
@@ -89,7 +112,9 @@ class Schedule:
         dropped: dict[str, list[str]] = {}
         for hold in self._holds.copy():
             session = hold.session()
-            if hold.deadline <= now:
+            if hold.loop is not None and hold.loop.is_closed():
+                self.remove(hold)
+            elif hold.deadline <= now:
                 over.append((hold, OUT_OF_LEASE))
                 if hold.renewing:
                     self._note_failure([hold], "no answer came")
@@ -135,8 +160,8 @@ class Schedule:
             else:
                 hold.renewing = True
                 found.setdefault(place, []).append(hold)
-        for (runtime, *_), together in found.items():
-            self._start(runtime, together)
+        for together in found.values():
+            self._start(together)
 
     def _renew(self, runtime: Any, holds: list[Hold]) -> Core[None]:
         try:
@@ -158,7 +183,7 @@ class Schedule:
             # What waits for one slot of a cluster would hold up the holds in others of its server.
             yield NOT_WAITING
             results = yield from asked[0][1].renew_all(renewals)
-            self._hand_over(partial(self._settle, sent, asked, results))
+            self._jobs.put(partial(self._settle, sent, asked, results))
 
     def _settle(
         self, sent: float, asked: Sequence[tuple[Hold, Watched, int]], results: Sequence[Any]
@@ -185,10 +210,14 @@ class Schedule:
 
     def _end_renewal(self, holds: Iterable[Hold]) -> None:
         """Let those be tried again soon, until their deadline, that were not answered."""
-        for hold in holds:
-            if hold.renewing:
-                hold.renewing = False
-                hold.schedule_renewal(boot_clock() + hold.retry_seconds)
+
+        def end() -> None:
+            for hold in holds:
+                if hold.renewing:
+                    hold.renewing = False
+                    hold.schedule_renewal(boot_clock() + hold.retry_seconds)
+
+        self._jobs.put(end)
 
     def _lose(self, over: Iterable[tuple[Hold, str]]) -> None:
         """Note that holds are lost, each with the reason.
@@ -251,66 +280,25 @@ class Schedule:
             seconds = boot_clock() - outage.since
             REPORTS.warning(outage.what, f"{text}, after %.1f s", server, seconds)
 
-    def _take_left(self, is_over: Callable[[Any], bool]) -> list[tuple[Any, Core[None]]]:
+    def take_left(self, loop: Loop | None) -> list[tuple[Any, Core[None]]]:
         """Take out the holds of owners that can give nothing back; return what gives them back.
 
-        That is done when the process or the loop ends, if the server answers in time.
+        That is done when the process or the loop ends, if the server answers in time. A thread that
+        runs, if only a daemon, may still work under its locks; the one that ends all cannot.
         """
         until = boot_clock() + AT_END_SECONDS
         left = []
         for hold in self._holds.copy():
-            is_ours = hold.steps is not None and hold.pid == os.getpid()
-            if is_ours and (hold.owner is None or hold.session() is None or is_over(hold.owner)):
-                self.remove(hold)
-                left.append((hold.runtime, _give_back(hold, until)))
+            owner = hold.owner
+            if hold.loop is loop and hold.steps is not None and hold.pid == os.getpid():
+                is_over = owner in (None, current_owner()) or has_ended(owner)
+                if is_over or hold.session() is None:
+                    self.remove(hold)
+                    left.append((hold.runtime, _give_back(hold, until)))
         return left
 
-
-def _give_back(hold: Hold, until: float) -> Core[None]:
-    yield Limit(until, [None])
-    # What does not succeed is left to expire.
-    with contextlib.suppress(Exception):
-        yield from hold.steps.give_back(hold)
-
-
-class Watchdog(Schedule):
-    """Watches the holds of all threads."""
-
-    def __init__(self) -> None:
-        self.start_over()
-
-    def start_over(self) -> None:
-        """Forget everything: a child of fork has no thread and holds nothing."""
-        super().__init__()
-        # Both are C through and through: a KeyboardInterrupt in the middle of a Condition or an
-        # Event leaves it locked, and then nothing would be renewed any more.
-        self._only_one = threading.Lock()
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._wake_at = float("inf")
-        self._runs = False
-        self._lines = weakref.WeakKeyDictionary[Any, background.Line]()
-
-    def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
-        super().add(hold, session, runtime)
-        at = hold.next_time()
-        if not self._runs:
-            self._start_thread()
-        elif at < self._wake_at:
-            # The next hold, which is due later, need not wake it again: most are over by then.
-            self._wake_at = at
-            self._jobs.put(None)
-
-    def call(self, function: Callable[[], None], session: Watched) -> None:
-        """Call a function that runs the user's code, which never raises, in another thread."""
-        self._lines.setdefault(session, background.Line()).append(function)
-
     def give_back_all(self) -> None:
-        """Release what is held when the process ends, but for what a running thread holds.
-
-        The main thread is at its end then. A daemon thread may still work under its locks.
-        """
-        is_over = lambda owner: owner is current_owner() or has_ended(owner)  # noqa: E731
-        for runtime, core in self._take_left(is_over):
+        for runtime, core in self.take_left(None):
             with contextlib.suppress(Exception):
                 runtime.run(core)
         self._end_outages(())
@@ -351,106 +339,71 @@ class Watchdog(Schedule):
                     job()
                 job = self._jobs.get_nowait()
 
-    def _start(self, runtime: Any, holds: list[Hold]) -> None:
+    def _start(self, holds: list[Hold]) -> None:
+        """Carry out `_renew`, and then `_end_renewal`, where it holds up nobody else."""
+        runtime, loop = holds[0].runtime, holds[0].loop
+
         def work() -> None:
             try:
                 runtime.run(self._renew(runtime, holds))
             finally:
-                self._hand_over(partial(self._end_renewal, holds))
+                self._end_renewal(holds)
 
-        background.WORKERS.start(work)
+        def begin_task() -> None:
+            task = asyncio.ensure_future(runtime.run(self._renew(runtime, holds)))
+            task.set_name("bloomlock-renewal")
+            _TASKS.add(task)
+            # Also of one that is cancelled before its first step.
+            task.add_done_callback(end_task)
 
-    def _hand_over(self, job: Callable[[], None]) -> None:
-        self._jobs.put(job)
+        def end_task(task: asyncio.Task[None]) -> None:
+            _TASKS.discard(task)
+            self._end_renewal(holds)
 
-
-class AsyncWatchdog(Schedule):
-    """Watches the holds of all tasks of one loop; get it by `watchdog_of_loop`."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        # The loop must not be kept alive by what is kept for it.
-        self._loop = weakref.ref(loop)
-        self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._at_end: AsyncGenerator[None, None] | None = None
-
-    def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
-        super().add(hold, session, runtime)
-        self._set_timer()
-        if self._at_end is None:
-            # A loop that ends closes its asynchronous generators while it still runs.
-            self._at_end = self._give_back_at_end()
-            with contextlib.suppress(StopIteration):
-                self._at_end.__anext__().send(None)
-
-    async def _give_back_at_end(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            self._at_end = None
-            left = [runtime.run(core) for runtime, core in self._take_left(has_ended)]
-            before = asyncio.all_tasks()
-            await asyncio.gather(*left, return_exceptions=True)
-            self._end_outages(())
-            # The loop has cancelled its tasks already; what a silent server keeps is of later.
-            for task in (late := asyncio.all_tasks() - before):
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-
-    @staticmethod
-    def call(function: Callable[[], None], _: Watched) -> None:
-        function()
-
-    def _set_timer(self) -> None:
-        loop = self._loop()
-        if loop is None or not (self._holds or self._outages):
-            return
-        seconds = self._seconds_to_next()
-        if self._timer is not None:
-            if self._timer.when() <= loop.time() + seconds:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_later(seconds, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        try:
-            self._do_due()
-        finally:
-            self._set_timer()
-
-    def _start(self, runtime: Any, holds: list[Hold]) -> None:
-        work = runtime.run(self._renew(runtime, holds))
-        task = asyncio.get_running_loop().create_task(work, name="bloomlock-renewal")
-        self._tasks.add(task)
-        # Also of one that is cancelled before its first step.
-        task.add_done_callback(partial(self._after_renewal, holds))
-
-    def _hand_over(self, job: Callable[[], None]) -> None:
-        job()
-
-    def _after_renewal(self, holds: list[Hold], task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._end_renewal(holds)
-        self._set_timer()
+        if loop is None:
+            background.WORKERS.start(work)
+        else:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(begin_task)
 
 
-def watchdog_of_loop() -> AsyncWatchdog:
-    loop = asyncio.get_running_loop()
-    watchdog = _WATCHDOGS.get(loop)
-    if watchdog is None:
-        for other in list(_WATCHDOGS):
-            # Its generator keeps a loop that was closed without being shut down.
+def _give_back(hold: Hold, until: float) -> Core[None]:
+    yield Limit(until, [None])
+    # What does not succeed is left to expire.
+    with contextlib.suppress(Exception):
+        yield from hold.steps.give_back(hold)
+
+
+def _watch_end(loop: Loop) -> None:
+    """Have what is held on a loop given back at its end."""
+    if loop not in _ENDS:
+        for other in list(_ENDS):
+            # It was closed without being shut down.
             if other.is_closed():
-                del _WATCHDOGS[other]
-        watchdog = _WATCHDOGS[loop] = AsyncWatchdog(loop)
-    return watchdog
+                _ENDS.pop(other, None)
+        # A loop that ends closes its asynchronous generators while it still runs.
+        _ENDS[loop] = generator = _give_back_at_end(loop)
+        with contextlib.suppress(StopIteration):
+            generator.__anext__().send(None)
 
 
-_WATCHDOGS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWatchdog] = (
-    weakref.WeakKeyDictionary()
-)
+async def _give_back_at_end(loop: Loop) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        _ENDS.pop(loop, None)
+        left = [runtime.run(core) for runtime, core in WATCHDOG.take_left(loop)]
+        before = asyncio.all_tasks()
+        await asyncio.gather(*left, return_exceptions=True)
+        # The loop has cancelled its tasks already; what a silent server keeps is of later.
+        for task in (late := asyncio.all_tasks() - before):
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+_ENDS: dict[Loop, AsyncGenerator[None, None]] = {}
+_TASKS: set[asyncio.Task[None]] = set()
+"""A loop keeps its tasks by weak references."""
 WATCHDOG = Watchdog()
 atexit.register(WATCHDOG.give_back_all)
 os.register_at_fork(after_in_child=WATCHDOG.start_over)

@@ -20,8 +20,7 @@ from servers import wait_until
 import bloomlock
 from bloomlock import AsyncLock, Lock
 from bloomlock.errors import ClaimLostError, LockError, LockLostError
-from bloomlock.locks import watchdog
-from bloomlock.locks._sync import lock as lock_module
+from bloomlock.locks import session, watchdog
 
 MANY = 50
 
@@ -182,7 +181,7 @@ def test_a_full_server_takes_no_lock_from_its_holder(world, ann, bob, clock):
 def test_the_thread_ends_when_it_has_nothing_to_do(r, monkeypatch):
     monkeypatch.setattr(watchdog, "IDLE_SECONDS", 0.01)
     monkeypatch.setattr(watchdog, "LONGEST_SLEEP", 0.01)
-    monkeypatch.setattr(lock_module, "WATCHDOG", watchdog.Watchdog())
+    monkeypatch.setattr(session, "WATCHDOG", watchdog.Watchdog())
 
     def running():
         return {t for t in threading.enumerate() if t.name == "bloomlock-watchdog"}

@@ -14,7 +14,7 @@ from bloomlock.filters.claim_session import (
     commit_many,
 )
 from bloomlock.filters.claims import USUAL_EXPIRED
-from bloomlock.locks.watchdog import WATCHDOG, watchdog_of_loop
+from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.sizing import check_whole
 
 from .connected import AsyncConnectedFilter
@@ -158,7 +158,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
     if True:  # ASYNC
 
         async def _renewer(self) -> ClaimRenewer:
-            return ClaimRenewer(await self._connected(), watchdog_of_loop())
+            return ClaimRenewer(await self._connected(), WATCHDOG)
 
     else:
 

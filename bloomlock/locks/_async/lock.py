@@ -14,7 +14,6 @@ from bloomlock.locks.hold import async_current_owner
 from bloomlock.locks.options import LockOptions
 from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
-from bloomlock.locks.watchdog import WATCHDOG, watchdog_of_loop
 from bloomlock.runtime._async.clients import async_client_of, async_close_client
 from bloomlock.runtime._async.driver import AsyncDriver
 from bloomlock.runtime.background import GRACE_SECONDS, finish
@@ -127,16 +126,16 @@ class AsyncLock:
                     text = "the server did not answer within the time limit"
                     raise RedisTimeoutError(text) from None
             if self._loop is not (loop := asyncio.get_running_loop()):
-                # It raises while another loop is at work, whose watchdog stays that of the lock.
+                # It raises while another loop is at work.
                 for each in self._runtime.members:
                     await each.be_on_running_loop()
                 self._loop = loop
-                self._session.attach(self._runtime, watchdog_of_loop())
 
         async def _connect(self) -> None:
             made, owned = await async_client_of(self._client)
             if self._runtime is None:
                 self._runtime, self._owns_client = AsyncDriver.of(made), owned
+                self._session.attach(self._runtime)
             elif owned:
                 # Another task was faster while this one connected.
                 await async_close_client(made)
@@ -153,7 +152,7 @@ class AsyncLock:
         def _start(self, client: Any) -> None:
             self._client, self._owns_client = async_client_of(client)
             self._runtime = AsyncDriver.of(self._client)
-            self._session.attach(self._runtime, WATCHDOG)
+            self._session.attach(self._runtime)
 
         def _finish(self, core: Core[T]) -> T:
             return self._run(core)

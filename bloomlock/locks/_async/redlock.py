@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
-from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime._async.clients import async_clients_of, async_close_client
 from bloomlock.runtime._async.driver import AsyncDriver
 
@@ -89,6 +88,7 @@ class AsyncRedlock(AsyncLock):
 
         async def _connect(self) -> None:
             self._runtime = AsyncDriver.over(self._members)
+            self._session.attach(self._runtime)
 
         async def close(self) -> None:
             """End what goes on in the background; close the clients that this object made."""
@@ -103,7 +103,7 @@ class AsyncRedlock(AsyncLock):
             made = async_clients_of(client)
             self._made = [each for each, is_ours in made if is_ours]
             self._runtime = AsyncDriver.over([each for each, _ in made])
-            self._session.attach(self._runtime, WATCHDOG)
+            self._session.attach(self._runtime)
 
         def close(self) -> None:
             """Close the clients that this object made."""

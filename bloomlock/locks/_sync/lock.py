@@ -14,7 +14,6 @@ from bloomlock.locks.hold import current_owner
 from bloomlock.locks.options import LockOptions
 from bloomlock.locks.reports import REPORTS
 from bloomlock.locks.session import LockSession
-from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime._sync.clients import client_of, close_client
 from bloomlock.runtime._sync.driver import Driver
 from bloomlock.runtime.clients import not_portable
@@ -98,7 +97,7 @@ class Lock:
     def _start(self, client: Any) -> None:
         self._client, self._owns_client = client_of(client)
         self._runtime = Driver.of(self._client)
-        self._session.attach(self._runtime, WATCHDOG)
+        self._session.attach(self._runtime)
 
     def _finish(self, core: Core[T]) -> T:
         return self._run(core)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
-from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime._sync.clients import clients_of, close_client
 from bloomlock.runtime._sync.driver import Driver
 
@@ -84,7 +83,7 @@ class Redlock(Lock):
         made = clients_of(client)
         self._made = [each for each, is_ours in made if is_ours]
         self._runtime = Driver.over([each for each, _ in made])
-        self._session.attach(self._runtime, WATCHDOG)
+        self._session.attach(self._runtime)
 
     def close(self) -> None:
         """Close the clients that this object made."""

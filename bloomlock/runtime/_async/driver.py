@@ -97,6 +97,7 @@ class AsyncDriver(AsyncExchange):
                 self._listeners.pop().close()
 
     if True:  # ASYNC
+        is_async = True
 
         async def close_client(self) -> None:
             """Close the client, on whatever loop it was used last."""
@@ -116,6 +117,7 @@ class AsyncDriver(AsyncExchange):
             return hub if await hub.join(source, step.seconds) else None
 
     else:
+        is_async = False
 
         def _subscribe(self, step: Subscribe) -> Listener | None:
             return listen(self._listeners, self.source_of(step.key), step)

@@ -88,6 +88,8 @@ class Driver(Exchange):
         while self._listeners:
             self._listeners.pop().close()
 
+    is_async = False
+
     def _subscribe(self, step: Subscribe) -> Listener | None:
         return listen(self._listeners, self.source_of(step.key), step)
 
