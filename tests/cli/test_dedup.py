@@ -36,12 +36,6 @@ def place(request, name):
     return ("--name", name) if request.param else ()
 
 
-def test_each_line_once_in_order(run, name):
-    done = run("dedup", "--name", name, given=b"b\na\nb\n\nc\n\na\n")
-    assert done == (0, b"b\na\n\nc\n", b"")
-    assert run("dedup", "--name", name, given=b"d\nb\n") == (0, b"d\n", b"")
-
-
 def test_seen_is_the_rest(run, place):
     text = b"a\nb\na\nc\nb\na\n"
     assert run("dedup", "--seen", *place, given=text) == (0, b"a\nb\na\n", b"")

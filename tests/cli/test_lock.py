@@ -9,7 +9,6 @@ import subprocess
 import pytest
 import redis
 from cli_process import COMMAND, PATIENCE, answer, children_of, environment, send
-from private import PrivateServer
 from servers import exists, wait_until
 
 from bloomlock import Lock, ReadWriteLock
@@ -102,13 +101,6 @@ def test_options_end_where_the_command_begins(run, name):
     assert run("lock", "--", name, *words).stdout == said
 
 
-def test_a_key_of_another_type(refuse, name, r):
-    key = f"bloomlock:{{{name}}}:lock"
-    r.sadd(key, "something else")
-    refuse(2, "WRONGTYPE", "lock", "--wait", "1", name, "true")
-    assert r.smembers(key) == {b"something else"}
-
-
 def test_what_the_command_leaves_in_the_background_goes_on(start, name, valkey):
     code = "sleep 1000 > /dev/null 2>&1 & echo $!"
     process = start("lock", name, "sh", "-c", code, start_new_session=True)
@@ -138,25 +130,3 @@ def test_a_waiter_that_is_interrupted_leaves_the_queue(start, name, valkey, wait
         assert waiting() == 0
         assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
     assert not Lock(name, valkey).locked()
-
-
-def test_a_waiter_whose_server_is_gone_says_so_and_one_that_is_stuck_can_be_interrupted(
-    start, name
-):
-    with PrivateServer() as server, redis.Redis.from_url(server.url) as client:
-        client.set(f"bloomlock:{{{name}}}:lock", "somebody")
-        stuck, left = (
-            start("lock", "--lease", "2", name, "true", url=server.url) for _ in range(2)
-        )
-        wait_until(lambda: client.zcard(f"bloomlock:{{{name}}}:lock:queue") == 2)
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            stuck.send_signal(signal.SIGINT)
-            assert stuck.wait(PATIENCE) == -signal.SIGINT
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        assert b"Traceback" not in stuck.stderr.read()
-        server.kill()
-        # It waits for a server to come back for as long as the ttl.
-        assert left.wait(PATIENCE) == 2
-        assert left.stderr.read().startswith(b"bloomlock: ")

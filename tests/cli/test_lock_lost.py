@@ -57,15 +57,6 @@ def test_a_command_that_does_not_listen_is_killed_with_all_that_it_started(
     wait_until(lambda: not exists(told))
 
 
-def test_the_server_is_gone(start, name):
-    with PrivateServer() as server:
-        process = start("lock", "--lease", "2", name, "sh", "-c", POLITE, url=server.url)
-        assert answer(process) == b"on\n"
-        server.kill()
-        assert answer(process) == b"told\n"
-        explain(process, "ending the command")
-
-
 def test_a_server_that_comes_back_in_time_is_no_loss(start, name):
     with PrivateServer() as server:
         words = ("lock", "--lease", "300", name, "sh", "-c", "echo on; read x; exit 4")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
 from claim_tools import let_expire
-from cli_process import PATIENCE, answer, children_of, send
-from servers import exists, wait_until
+from cli_process import PATIENCE, answer, send
 
 from bloomlock import BloomFilter, ClaimState
 
@@ -46,46 +44,11 @@ def test_exit_codes_of_those_who_come_second(run, name, done):
     assert run("once", name, "b", "echo", "ran") == (1, b"", b"")
 
 
-def scripts_run(r) -> int:
-    return int(r.info("commandstats")["cmdstat_evalsha"]["calls"])
-
-
-def test_one_waits_for_the_other(start, name, r, done):
-    first = start("once", name, "a", "sh", "-c", "echo on; read answer")
-    assert answer(first) == b"on\n"
-    assert done.claim("a").state is ClaimState.BUSY
-    before = scripts_run(r)
-    second = start("once", "--wait", "600", "--done-exit-code", "5", name, "a", "echo", "ran")
-    wait_until(lambda: scripts_run(r) > before + 1)
-    send(first, b"\n")
-    assert (first.wait(PATIENCE), second.wait(PATIENCE)) == (0, 5)
-    assert second.stdout.read() == b""
-
-
 def test_what_the_command_finds(run, name):
     script = "echo $BLOOMLOCK_ONCE_NAME $BLOOMLOCK_ONCE_KEY $BLOOMLOCK_FENCE"
     lines = [run("once", name, key, "sh", "-c", script).stdout.decode().split() for key in "ab"]
     assert [line[:2] for line in lines] == [[name, "a"], [name, "b"]]
     assert 0 < int(lines[0][2]) < int(lines[1][2])
-
-
-def test_bloomlock_is_killed(start, run, name, r, done):
-    """The command is ended, and who comes after the lease runs it again."""
-    words = ("once", name, "a", "--", "sh", "-c", "echo $$; read answer")
-    process = start(*words)
-    command = int(answer(process))
-    children = children_of(process.pid)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait(PATIENCE)
-    for pid in {command, *children}:
-        wait_until(lambda pid=pid: not exists(pid))
-    assert not done.exists("a")
-    assert run("once", name, "a", "echo", "ran").returncode == 75
-    let_expire(r)
-    assert run("once", name, "a", "echo", "ran") == (0, b"ran\n", b"")
-    assert run("once", name, "a", "echo", "ran") == (0, b"", b"")
-    counts = done.info().claims
-    assert (counts.claimed, counts.expired, counts.committed) == (2, 1, 1)
 
 
 def test_a_signal_gives_the_key_back(start, name, done):
@@ -95,17 +58,6 @@ def test_a_signal_gives_the_key_back(start, name, done):
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE) == -signal.SIGINT
     assert done.claim("a").state is ClaimState.NEW
-
-
-def test_a_signal_ends_the_wait(start, name, r, done):
-    held = done.claim("a")
-    before = scripts_run(r)
-    process = start("once", "--wait", "600", name, "a", "echo", "ran")
-    wait_until(lambda: scripts_run(r) > before + 1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(PATIENCE) == -signal.SIGTERM
-    assert process.stdout.read() == b""
-    held.check()
 
 
 def test_a_command_whose_claim_another_has(start, name, r, done):

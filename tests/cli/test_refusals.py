@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-import redis
 from cli_process import COMMAND, environment
-from private import PrivateServer
 
 from bloomlock import BloomFilter
 
@@ -123,12 +121,6 @@ def test_urls_that_are_none_and_no_password_shown(run, refuse, words, url, part)
     assert b"cret" not in run(*command).stderr
 
 
-@pytest.mark.parametrize("variable", ["BLOOMLOCK_URL", "REDIS_URL"])
-def test_urls_in_the_environment(refuse, variable):
-    part = f"{variable} must be a URL that starts with redis://"
-    refuse(2, part, "dedup", "--name", "n", url=None, **{variable: "nonsense"})
-
-
 @pytest.mark.parametrize(
     ("asked", "part"),
     [
@@ -144,37 +136,6 @@ def test_other_parameters_than_the_stored_ones(refuse, name, valkey, asked, part
         refuse(2, part, "dedup", "--name", name, *asked, given=b"a\n")
         refuse(2, part, "filter", "create", name, *fits, *asked)
         assert bloom.count() == 0
-
-
-@pytest.mark.parametrize("part", ["meta", "bits"])
-@pytest.mark.parametrize("words", ["dedup --name n", "filter info n", "filter delete -y n"])
-def test_a_key_of_another_type_is_left_alone(refuse, r, name, words, part):
-    key = f"bloomlock:{{{name}}}:{part}"
-    r.rpush(key, "something else")
-    arguments = [name if word == "n" else word for word in words.split()]
-    refuse(2, "hold something that is no filter", *arguments, given=b"a\n")
-    assert r.lrange(key, 0, -1) == [b"something else"]
-
-
-@pytest.mark.parametrize(
-    ("command", "key", "values", "part"),
-    [
-        ("HSET", "meta", ["format", "99"], "stored in format 99"),
-        ("DEL", "bits", [], "has lost its bitmap"),
-    ],
-)
-def test_a_filter_that_cannot_be_used(refuse, r, name, valkey, *, command, key, values, part):
-    BloomFilter(name, 1_000_000, client=valkey).close()
-    r.execute_command(command, f"bloomlock:{{{name}}}:{key}", *values)
-    refuse(2, part, "dedup", "--name", name, given=b"a\n")
-
-
-def test_a_filter_that_does_not_fit_into_the_servers_memory(refuse):
-    with PrivateServer(config={"maxmemory": "3mb"}) as server:
-        words = ("filter", "create", "n", "--capacity", "50000000")
-        refuse(2, "(maxmemory is 3.0 MiB)", *words, url=server.url)
-        with redis.Redis.from_url(server.url) as client:
-            assert client.dbsize() == 0
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from scrapy_redis.dupefilter import RFPDupeFilter as SetDupeFilter
 
 from bloomlock import BloomFilter
 from bloomlock.cli.crawls import seen_file
-from bloomlock.cli.errors import Failure
 from scrapy_ext import EarlierFingerprinter
 from scrapy_ext.crawl_state import CrawlRecord
 
@@ -126,16 +125,6 @@ def test_a_file_of_processes_that_were_killed(kinds, seed, tmp_path):
         # What was cut off runs into the next one.
         assert len(set(whole) - set(found)) <= cuts
         assert len(found) <= len(whole) + cuts
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"\0", b"\0\0\0", b"<html></html>", b"xyz\nab\n", b"\0\x14short"]
-)
-def test_what_is_no_file_of_fingerprints(data, tmp_path):
-    path = tmp_path / "requests.seen"
-    path.write_bytes(data)
-    with pytest.raises(Failure, match="begins with no fingerprint"):
-        seen_file(path)
 
 
 def test_all_that_is_there_from_the_beginning_is_read_while_the_set_grows(run, valkey, r, filled):
