@@ -1,5 +1,98 @@
-"""Run by `python -m benchmarks`."""
+"""The command line of the benchmarks: `python -m benchmarks`."""
 
-from .cli import main
+from __future__ import annotations
 
-main(prog_name="python -m benchmarks")
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import redis.exceptions
+
+from bloomlock.errors import BloomlockError
+
+from . import page, results, tables
+from .place import serving
+from .suite import Bench
+from .suites import SUITES
+
+_SUITES = "\b\n" + "\n".join(f"{name:9}{suite.about}" for name, suite in SUITES.items())
+_results = click.option(
+    "--results",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=results.FOLDER,
+    help="Folder of the JSON files, one for each suite.  [default: benchmarks/results]",
+)
+
+
+@click.group()
+def main() -> None:
+    """Measure bloomlock against its peers, and make a page and plots of what was measured."""
+
+
+@main.command("run", epilog=_SUITES)
+@click.argument("names", nargs=-1, metavar="[SUITE]...", type=click.Choice(list(SUITES)))
+@click.option("--quick", is_flag=True, help="Less of everything, for a first look.")
+@click.option("--repetitions", type=int, default=0, help="Slices of each contender.")
+@click.option("--items", type=int, default=0, help="Items (pages, lines) of a slice.")
+@click.option("--part", "parts", multiple=True, help="Measure only this part of a suite.")
+@click.option("--contender", "contenders", multiple=True, help="Measure only this one.")
+@click.option("--url", help="Server to use.  [default: a throw-away one on a unix socket]")
+@_results
+def run_command(
+    names: tuple[str, ...], folder: Path, parts: tuple[str, ...], url: str | None, **chosen: Any
+) -> None:
+    """Measure the SUITEs, or all, all contenders of each on one server in one run.
+
+    Prints what was measured and writes it to a folder, over what is there of the same suites.
+    Without --quick all of it takes an hour or so.
+    """
+    for name in names or SUITES:
+        wanted = [part for part in SUITES[name].parts if not parts or part.name in parts]
+        try:
+            # Each has a server of its own: none pays for what another one left behind.
+            with serving(url) as (address, prefix):
+                bench = Bench(address, prefix, **chosen)
+                result = {
+                    "suite": name,
+                    "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+                    "quick": bench.quick,
+                    "machine": results.machine(),
+                    "versions": results.versions(address),
+                }
+                click.echo(f"\n## {name}\n")
+                rows: list[results.Row] = []
+                for part in wanted:
+                    measured = list(part.measure(bench))
+                    for table in tables.plain(measured, part.columns):
+                        click.echo(tables.text(table))
+                    rows += measured
+        except (BloomlockError, redis.exceptions.RedisError, RuntimeError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+        results.save(folder, result | {"missing": bench.missing}, rows)
+        for line in bench.missing:
+            click.echo(f"not measured: {line}")
+
+
+@main.command("page")
+@_results
+def page_command(folder: Path) -> None:
+    """Write tables and pictures of the results between the markers of README and docs."""
+    for file in page.PAGES:
+        file.write_text(page.filled(file, results.load(folder)), "utf-8")
+
+
+@main.command("plot")
+@_results
+def plot_command(folder: Path) -> None:
+    """Draw SVG pictures, light and dark, of the results."""
+    # PLC0415: matplotlib is slow to import, and part of the extra `bench`.
+    from . import plots  # noqa: PLC0415
+
+    for picture in plots.draw(results.load(folder), page.FOLDER):
+        click.echo(picture)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .contenders import Entry
+    from .jobs import Span
     from .processes import Team
     from .suite import Bench
     from .tables import Column
-    from .workloads import Span
 
 Workload = Literal["new", "half", "most", "seen"]
 WORKLOADS: dict[Workload, tuple[str, float]] = {

@@ -9,12 +9,12 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from benchmarks import contenders as c
+from benchmarks.jobs import WARM_UP, cut, items
 from benchmarks.place import Meter, Place, connect, forget, open_socket
 from benchmarks.proxies import LossProxy, exchange
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part
 from benchmarks.tables import Column
-from benchmarks.workloads import WARM_UP, cut, items
 
 if TYPE_CHECKING:
     import socket

@@ -12,11 +12,11 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 from benchmarks.contenders import Entry
+from benchmarks.jobs import items
 from benchmarks.place import connect, forget
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import Column
-from benchmarks.workloads import items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

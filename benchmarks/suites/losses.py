@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks import contenders as c
+from benchmarks.jobs import items
 from benchmarks.place import Place
 from benchmarks.proxies import LossProxy
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import Column
-from benchmarks.workloads import items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

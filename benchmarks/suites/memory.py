@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import contenders as c
+from benchmarks.jobs import cut, items
 from benchmarks.place import Place, connect, forget, memory_of
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import Column
-from benchmarks.workloads import cut, items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from private import PrivateServer
 
 from benchmarks import engine, jobs, page, proxies, results, tables
-from benchmarks.cli import main
-from benchmarks.place import Meter, Place, connect
+from benchmarks.__main__ import main
+from benchmarks.jobs import WARM_UP, items
+from benchmarks.place import Meter, connect
 from benchmarks.proxies import LossProxy
 from benchmarks.suites import SUITES
-from benchmarks.workloads import WARM_UP, items
 
 pytestmark = pytest.mark.processes
 ONE, NEW, HALF = "one item in a call", "add: new items", "exists: half of the items seen"
@@ -219,14 +219,6 @@ def test_a_meter_counts_what_others_send(server):
     assert spent["from"] == pytest.approx(7, abs=0.2)
 
 
-def test_the_exact_peer_names_each_new_item_once(server):
-    exact = import_module("benchmarks.contenders.filters").exact
-    one, other = (exact(Place(server.url, "parts:", "exact")) for _ in range(2))
-    assert one.add_many(["a", "b", "a"]) == [True, True, False]
-    assert other.add_many(["b", "c", "c", "d"]) == [False, True, False, True]
-    one.clear()
-
-
 def test_ratios_are_of_one_repetition_over_the_base():
     def row(name, column, *rates):
         made = results.Row.of("part", "table", SimpleNamespace(name=name, title=name), column)
@@ -262,7 +254,7 @@ def test_a_timed_job_clears_and_warms_up_before():
     assert calls[WARM_UP[1] :] == items("a", 3)
 
 
-@pytest.mark.parametrize("name", ["plots", "suites.locks", "tables", "workloads"])
+@pytest.mark.parametrize("name", ["plots", "suites.locks", "tables", "jobs"])
 def test_examples(name):
     found = doctest.testmod(import_module(f"benchmarks.{name}"))
     assert (found.failed, found.attempted > 0) == (0, True)
