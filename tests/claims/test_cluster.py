@@ -1,19 +1,15 @@
-"""Claims over several shards on a real cluster of three servers, and while a slot moves."""
+"""Claims over several shards on a real cluster of three servers."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 import redis
 import servers
 from claim_tools import let_expire
-from slot_moves import SlotMover
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
-from bloomlock.errors import ClaimLostError
-from bloomlock.runtime.cluster import slot_of
 
 NEW, SEEN, BUSY, FAILED = ClaimState
 ITEMS = [f"item {number}" for number in range(200)]
@@ -56,35 +52,3 @@ def test_batches_over_slots(cluster, nodes):
         counts = mine.count_claims()
         assert (counts.claimed, counts.failed, counts.expired) == (400, 50, 150)
         assert (counts.committed, counts.open) == (200, 0)
-
-
-def test_a_slot_that_moves_takes_its_claims_along(cluster, nodes):
-    """While it moves a claim waits, because no server has all of its keys; then all goes on."""
-    with BloomFilter("moving", 5000, 1e-9, client=cluster) as mine:
-        done, held, left, taken = mine.claim_many(["done", "held", "left", "taken"], renew=False)
-        done.commit()
-        for node in nodes:
-            node.config_resetstat()
-        slot = slot_of("moving")
-        mover = SlotMover(nodes, [slot], 0)
-        new = mover.begin(slot)
-        mover.move_keys(slot, new)
-        thread = threading.Thread(target=lambda: mine.claim("meanwhile", ttl=600).commit())
-        thread.start()
-        servers.wait_until(lambda: any("errorstat_TRYAGAIN" in n.info("errorstats") for n in nodes))
-        assert thread.is_alive()
-        mover.move_keys(slot, new)
-        mover.finish(slot, new)
-        thread.join()
-        assert mine.claim("meanwhile").state is SEEN
-        states = [claim.state for claim in mine.claim_many(["done", "held", "left", "taken"])]
-        assert states == [SEEN, BUSY, BUSY, BUSY]
-        held.commit()
-        left.abandon()
-        assert mine.claim("left").state is NEW
-        let_all_expire(nodes)
-        other = mine.claim("taken")
-        assert (other.state, other.attempts) == (NEW, 2)
-        assert other.fence > taken.fence
-        with pytest.raises(ClaimLostError):
-            taken.commit()

@@ -168,17 +168,6 @@ def test_a_server_that_is_gone_is_looked_for_elsewhere():
                 assert one.exists(lock.key)
 
 
-@pytest.mark.parametrize("shards", [6, 64])
-def test_every_master_has_its_part_of_the_shards(cluster, nodes, shards):
-    made = BloomFilter("pages", 5000, 1e-9, client=cluster, shards=shards)
-    made.add_many(map(str, range(1000)))
-    counts = sorted(len(node.keys("*:bits")) for node in nodes)
-    assert sum(counts) == shards
-    assert counts[0] > shards / 6
-    assert made.delete()
-    assert sum(node.dbsize() for node in nodes) == 0
-
-
 @pytest.mark.usefixtures("cluster")
 def test_a_batch_over_all_nodes_costs_one_round_trip(nodes):
     turns = Turns()
