@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .locks.reports import LockEvent
     from .once import once
     from .planning import Plan, plan
-    from .slice_sizes import Growth, Window
+    from .slices import Growth, Window
     from .strategies.lock import LockStrategy
 
 __version__ = "0.1.0"
@@ -80,7 +80,7 @@ _MODULES = {
     "FailedItem": ".filters.claim_lists",
     "FairLock": ".locks._sync.lock",
     "FilterInfo": ".filters.inspection",
-    "Growth": ".slice_sizes",
+    "Growth": ".slices",
     "Lock": ".locks._sync.lock",
     "LockEvent": ".locks.reports",
     "LockStrategy": ".strategies.lock",
@@ -91,7 +91,7 @@ _MODULES = {
     "ReadWriteLock": ".locks._sync.lock",
     "Redlock": ".locks._sync.redlock",
     "ReentrantLock": ".locks._sync.lock",
-    "Window": ".slice_sizes",
+    "Window": ".slices",
     "__speed__": ".compiled",
     "once": ".once",
     "plan": ".planning",

@@ -16,8 +16,7 @@ from .sizing import FIRST_BYTE, MIN_SHARD_BITS
 if TYPE_CHECKING:
     from .hash_keys import HashKey
     from .sizing import Size
-    from .slice_sizes import Growth, Ring
-    from .slices import Slice
+    from .slices import Growth, Ring, Slice
 
 GENERATION_BITS = 48
 HEADER_BYTES = 8

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .sizing import Optimize
-    from .slice_sizes import Window
+    from .slices import Window
 
 # Seconds of the server: for one command, whatever it does (as much as for PING); for one bit of an
 # item that comes alone, and in a batch; for one command of a batch, of which there is one for each

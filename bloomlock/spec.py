@@ -19,7 +19,7 @@ from .descriptor import (
 from .errors import ConfigurationError, FilterMismatchError
 from .hash_keys import HashKey, check_key, check_seeds, key_difference, read_key
 from .sizing import MAX_SHARDS, Optimize, Size
-from .slice_sizes import (
+from .slices import (
     Growth,
     Ring,
     Window,

@@ -30,8 +30,7 @@ from bloomlock.sizing import (
     shard_capacity,
     whole_collisions,
 )
-from bloomlock.slice_sizes import compound_error_rate
-from bloomlock.slices import Slice, SliceState, live_slices
+from bloomlock.slices import Slice, SliceState, compound_error_rate, live_slices
 from bloomlock.strategies import Shard
 from bloomlock.strategies.base import header_command, start_command
 from bloomlock.strategies.bitmap import image_bytes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from bloomlock.errors import ConfigurationError
 from bloomlock.hash_keys import check_key
 from bloomlock.keys import DEFAULT_PREFIX
-from bloomlock.slice_sizes import Growth, Window
+from bloomlock.slices import Growth, Window
 from bloomlock.spec import RequestedSpec, refuse_key
 from bloomlock.strategies import ScriptStrategy, make_strategy
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.sizing import FIRST_BIT, estimate_deviation, small_filter_rate
-from bloomlock.slice_sizes import (
+from bloomlock.slices import (
     MAX_GROWTH,
     MAX_STRING_BITS,
     MOST_SLICES,

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock.slice_sizes import MAX_SLICES, MIN_SLICES, Ring, Window
-from bloomlock.slices import live_slices
+from bloomlock.slices import MAX_SLICES, MIN_SLICES, Ring, Window, live_slices
 from bloomlock.spec import RequestedSpec
 
 DAY_US = 86_400 * 10**6

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bloomlock.filters.near_cache import NearCache
     from bloomlock.filters.options import OnFull, OnLost, OnUnknown
     from bloomlock.sizing import Optimize
-    from bloomlock.slice_sizes import Growth, Window
+    from bloomlock.slices import Growth, Window
     from bloomlock.strategies import Strategy
 
     from .connected import AsyncClient
