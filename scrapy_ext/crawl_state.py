@@ -122,13 +122,6 @@ class Figures(NamedTuple):
     by_host: dict[str, int]
 
 
-class Failed(NamedTuple):
-    """A request that failed: its form in the queue, and why."""
-
-    entry: bytes
-    error: str
-
-
 class CrawlRecord:
     """The crawl of a name, as a process sees it that takes no part in it."""
 
@@ -220,9 +213,10 @@ class CrawlRecord:
         delete_filter(self.name, client=self._client, prefix=_prefix(identity))
         self._client.delete(*self.keys)
 
-    def failed(self) -> list[Failed]:
+    def failed(self) -> list[tuple[bytes, str]]:
+        """Return entry and error of the requests that failed."""
         kept = [value.partition(b"\0") for value in self._client.hvals(self.keys[7])]
-        return [Failed(entry_of(member), why.decode(errors="replace")) for why, _, member in kept]
+        return [(entry_of(member), why.decode(errors="replace")) for why, _, member in kept]
 
     def settle(self, *, retry: bool) -> int:
         """Put what failed back into the queue, or drop it; return how many."""

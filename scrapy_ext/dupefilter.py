@@ -43,12 +43,11 @@ PROBE_S = 1.0
 """While the server is away it is tried this often."""
 
 IS_LOST = (
-    "The filter %r outlives this crawl, and a request counts as seen as soon as it is queued. %s "
-    "What is lost counts as seen until the filter is cleared. With SCHEDULER = "
+    "The filter %r outlives this crawl, and a request counts as seen as soon as it is queued. The "
+    "queue is lost when the crawl stops before its end, with JOBDIR when it crashes; what is lost "
+    "counts as seen until the filter is cleared. With SCHEDULER = "
     '"scrapy_ext.Scheduler", which the add-on sets, nothing is lost.'
 )
-QUEUE_IN_MEMORY = "The queue is in memory only, and is lost when the crawl stops before its end."
-QUEUE_IN_JOBDIR = "JOBDIR keeps the queue of a crawl that is stopped; a crash loses it."
 
 
 class BloomDupeFilter(BaseDupeFilter):
@@ -114,8 +113,7 @@ class BloomDupeFilter(BaseDupeFilter):
             config.name,
             f"{recorded:,}",
         )
-        is_kept = crawler.settings.get("JOBDIR")
-        logger.warning(IS_LOST, config.name, QUEUE_IN_JOBDIR if is_kept else QUEUE_IN_MEMORY)
+        logger.warning(IS_LOST, config.name)
         self._offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
         if config.persist:
             logger.warning("BLOOMLOCK_PERSIST has an effect with scrapy_ext.Scheduler only.")

@@ -277,7 +277,7 @@ def failed_command(name: str, *, retry: bool, drop: bool, url: str | None) -> in
             return 0 if count else NO
         from scrapy_ext.requests import url_of  # noqa: PLC0415 - it needs Scrapy
 
-        rows = [(url_of(one.entry), one.error) for one in record.failed()]
+        rows = [(url_of(entry), why) for entry, why in record.failed()]
     if rows:
         print_table(rows, ("URL", "ERROR"))
     return None

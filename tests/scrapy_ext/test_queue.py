@@ -233,7 +233,7 @@ def test_failed_requests_are_kept_and_put_back(server: Any, begin: Begin) -> Non
     assert one.idle() == "ended"
     assert one.crawl.close(finished=True) == (True, 0, 1)
     kept = CrawlRecord(server, "pages")
-    assert [(one.error, CODEC.decode(one.entry).url) for one in kept.failed()] == [
+    assert [(why, CODEC.decode(entry).url) for entry, why in kept.failed()] == [
         ("Error: ?", "http://a/2")
     ]
     assert kept.settle(retry=True) == 1
@@ -242,7 +242,7 @@ def test_failed_requests_are_kept_and_put_back(server: Any, begin: Begin) -> Non
     # The filter has stayed.
     assert two.step("a/1").pushed == [False]
     two.crawl.exchange([Push(None, b"-", "f", "bad message", b"{")], {"step": 99})
-    assert [(one.error, one.entry) for one in kept.failed()] == [("bad message", b"{")]
+    assert kept.failed() == [(b"{", "bad message")]
     assert kept.settle(retry=False) == 1
     assert kept.failed() == []
 

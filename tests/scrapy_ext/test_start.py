@@ -277,5 +277,5 @@ def test_the_filter_alone_outlives_the_crawl_and_says_what_is_lost(
         result = done.finish()
         assert result.code == 0, result.log
         assert result.lines(f"Using the filter 'links': about {before} requests were")
-        assert result.lines("The queue is in memory only, and is lost when the crawl stops")
+        assert result.lines("The queue is lost when the crawl stops before its end")
     assert site.requested.count("/1") == 1
