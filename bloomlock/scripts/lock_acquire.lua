@@ -15,9 +15,11 @@ if record then
     local ticket = last and math.max(now_us, last + 1) or now_us
     is_new = call('ZADD', KEYS[3], 'NX', ticket, record) == 1
     call('PEXPIRE', KEYS[3], 2 * LIVENESS_MS)
-    if not is_new then
-        -- Who asks again is alive, also if no message reaches it.
-        call('ZADD', KEYS[4], now_ms + LIVENESS_MS + (reaches(channel) and 0 or DEAF), record)
+    local mark = reaches(channel) and 0 or DEAF
+    -- Who asks again is alive. A newcomer that no message reaches, as it listens at another server of
+    -- a cluster, keeps its turn too.
+    if not is_new or mark ~= 0 then
+        call('ZADD', KEYS[4], now_ms + LIVENESS_MS + mark, record)
         call('PEXPIRE', KEYS[4], 2 * LIVENESS_MS)
     end
 end

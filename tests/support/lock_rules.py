@@ -205,9 +205,9 @@ def _hold(state: LockState, now_us: int, token: bytes, is_shared: bool, lease_ms
 
 
 def _enqueue(state: LockState, now_us: int, record: bytes, mark: float) -> None:
-    if record in state.queue:
+    if record in state.queue or mark:
         state.alive[record] = now_us // 1000 + LIVENESS_MS + mark
-    else:
+    if record not in state.queue:
         # A clock that was set back must not put a newcomer before those who wait.
         state.queue[record] = max([now_us, *(ticket + 1 for ticket in state.queue.values())])
 
