@@ -62,9 +62,7 @@ def ls_command(name: str, *, as_json: bool, **where: Any) -> None:
 def retry_command(name: str, items: tuple[str, ...], *, every: bool, **where: Any) -> int:
     """Give items that failed, or whose workers died, to workers again.
 
-    They get all their attempts again.
-
-    Exit status: 0 if all are, 1 if one had not failed, 2 after an error.
+    They get all their attempts again. The exit status is 1 if one had not failed.
     """
     return _settle("retry_failed", "retried", items, every, name, **where)
 
@@ -78,9 +76,8 @@ def drop_command(name: str, items: tuple[str, ...], *, every: bool, **where: Any
     """Drop items that failed, or whose workers died.
 
     The next claim gets them as new. To have an item never worked on again,
-    `bloomlock add` it. What a worker has is left to it.
-
-    Exit status: 0 if all are, 1 if one had not failed, 2 after an error.
+    `bloomlock add` it. What a worker has is left to it. The exit status is 1 if one
+    had not failed.
     """
     return _settle("drop_failed", "dropped", items, every, name, **where)
 

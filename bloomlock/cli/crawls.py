@@ -182,10 +182,9 @@ def import_command(
     name: str | None,
     *,
     source_url: str | None,
-    capacity: int | None,
     undo: bool,
-    key: bytes | None,
     url: str | None,
+    **given: Any,
 ) -> int:
     """Add what a crawl has seen to the filter of the crawl NAME.
 
@@ -193,9 +192,7 @@ def import_command(
     Neither is changed. NAME, the spider's by default, is a crawl that its next
     process goes on with. The settings for it are written. The old crawl may run;
     after an interruption run the same command again. The queue of scrapy-redis
-    is moved by the first process; --undo moves it back.
-
-    Exit status: 0; 1 if nothing waits that --undo could move; 2 after an error.
+    is moved by the first process; --undo moves it back, with status 1 if none waits.
     """
     if undo:
         return _undo(source, name or source.removesuffix(":requests"), url)
@@ -214,9 +211,8 @@ def import_command(
             from scrapy_ext.crawl_state import CrawlRecord  # noqa: PLC0415 - it needs Scrapy
 
             prefix = CrawlRecord(client, name).prepare()
-        given = {"key": key, "capacity": capacity}
-        parameters: dict[str, Any] = {"client": url}
-        parameters |= {option: value for option, value in given.items() if value is not None}
+        parameters = {option: value for option, value in given.items() if value is not None}
+        parameters["client"] = url
         bloom = stack.enter_context(create_or_open(name, parameters, _ROOM * size, prefix=prefix))
         read = _update(bloom, fingerprints)
     warn(f"{read} fingerprints read from {title}; all are in the filter")
@@ -227,7 +223,7 @@ def import_command(
     click.echo(f"BLOOMLOCK_ERROR_RATE = {bloom.error_rate}")
     if not is_file:
         click.echo('REQUEST_FINGERPRINTER_CLASS = "scrapy_ext.ScrapyRedisFingerprinter"')
-    if key is not None:
+    if "key" in parameters:
         click.echo('BLOOMLOCK_FILTER = {"key": ...}  # the secret of the key file')
     return 0
 
@@ -261,12 +257,11 @@ def _update(bloom: BloomFilter, coming: Iterator[bytes]) -> int:
 @click.option("--retry", is_flag=True, help="Put them back; the crawl goes on when it is started.")
 @click.option("--drop", is_flag=True, help="Drop them.")
 @url_option
-def failed_command(name: str, *, retry: bool, drop: bool, url: str | None) -> int | None:
+def failed_command(name: str, *, retry: bool, drop: bool, url: str | None) -> int:
     """Show the requests of the crawl NAME that failed, put them back, or drop them.
 
-    NAME is BLOOMLOCK_NAME, the name of the spider by default.
-
-    Exit status: 0; with --retry or --drop 1 if none had failed; 2 after an error.
+    NAME is BLOOMLOCK_NAME, the name of the spider by default. With --retry and --drop
+    the exit status is 1 if none had failed.
     """
     if retry and drop:
         raise Failure("--retry and --drop exclude each other")
@@ -280,7 +275,7 @@ def failed_command(name: str, *, retry: bool, drop: bool, url: str | None) -> in
         rows = [(url_of(entry), why) for entry, why in record.failed()]
     if rows:
         print_table(rows, ("URL", "ERROR"))
-    return None
+    return 0
 
 
 @contextmanager

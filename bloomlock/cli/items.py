@@ -286,9 +286,7 @@ def add_command(name: str, items: tuple[str, ...], **where: Any) -> int:
     """Add ITEMs, or the lines of standard input, and write how many were new.
 
     `bloomlock filter create` makes the filter. Of all processes that add the same new item
-    exactly one finds it new.
-
-    Exit status: 0 if any item was new, 1 if all were seen before, 2 after an error.
+    exactly one finds it new. The exit status is 1 if none was new.
     """
     return _count(add, name, items, **where)
 
@@ -302,9 +300,8 @@ def add_command(name: str, items: tuple[str, ...], **where: Any) -> int:
 def exists_command(name: str, items: tuple[str, ...], *, write: str | None, **where: Any) -> int:
     """Say whether ITEMs, or the lines of standard input, were added; adds nothing.
 
-    A yes is wrong at the filter's error rate, a no never.
-
-    Exit status: 0 if all were seen, 1 if some were not, 2 after an error.
+    A yes is wrong at the filter's error rate, a no never. The exit status is 1 if some
+    were not.
     """
     chosen = None if write is None else write == "new"
     with options.open_as_it_is(name, **where) as bloom:
@@ -318,9 +315,8 @@ def exists_command(name: str, items: tuple[str, ...], *, write: str | None, **wh
 def discard_command(name: str, items: tuple[str, ...], **where: Any) -> int:
     """Discard ITEMs, or the lines of standard input; write how many were there.
 
-    No other item is touched. A discarded item is new to the next that adds it.
-
-    Exit status: 0 if any item was there, 1 if none was, 2 after an error.
+    No other item is touched. A discarded item is new to the next that adds it. The exit
+    status is 1 if none was there.
     """
     return _count(discard, name, items, **where)
 

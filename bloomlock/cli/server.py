@@ -22,8 +22,7 @@ def group() -> None:
 def status_command() -> int:
     """Say how the embedded server of this user is.
 
-    Exit status: 0 if it runs, 1 if it runs and refuses writes, 3 if it does not run,
-    2 after an error.
+    The exit status is 1 if it refuses writes, 3 if it does not run.
     """
     state = server.status()
     if not state.running:
