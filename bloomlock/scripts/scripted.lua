@@ -28,14 +28,6 @@ if not is_known then
     return {2, unpack(numbers)}
 end
 
-local function rest(words, first)
-    local some = {}
-    for position = first, #words do
-        some[#some + 1] = words[position]
-    end
-    return some
-end
-
 -- Return the slices of the shard of an item, the places of that and which of them are the item's, its
 -- identity if it has a tombstone, and the set of those.
 local function find(item, adds)
@@ -64,5 +56,5 @@ end
 
 return {
     has_discards and 3 or 1,
-    script(rest(KEYS, 2 * shards + 1), rest(ARGV, 6 + 2 * shards), exists, add),
+    script({unpack(KEYS, 2 * shards + 1)}, {unpack(ARGV, 6 + 2 * shards)}, exists, add),
 }

@@ -373,7 +373,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             items: As for `add_many`; a few hundred, as the server does nothing else in that time.
             keys: All keys that the script uses. On a cluster the filter must have one shard, and
                 the keys must have its `hash_tag`.
-            args: Its arguments.
+            args: Its arguments, 5000 at most.
 
         Returns:
             What the script returns, as redis-py has it.
