@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
@@ -17,6 +17,7 @@ from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError, Out
 from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold, Watched
 from bloomlock.locks.options import check_flag, check_lease, check_seconds, milliseconds
 from bloomlock.locks.protocol.waiting import deadline_of
+from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.sizing import check_whole
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bloomlock.effects import AnyRuntime, Core
-    from bloomlock.locks.watchdog import Watchdog
 
     from .generation import View
     from .state import FilterState
@@ -86,13 +86,6 @@ class ClaimOptions:
         return cls(lease_ms, bool(renew), wait_s, payload, max_attempts or 0)
 
 
-class ClaimRenewer(NamedTuple):
-    """The watchdog that renews claims, and the runtime that it asks servers through."""
-
-    runtime: AnyRuntime
-    watchdog: Watchdog
-
-
 class ClaimSession(Watched):
     """One claim as its worker has it; at first an item that it asks for."""
 
@@ -104,13 +97,13 @@ class ClaimSession(Watched):
         self,
         filter_state: FilterState,
         offer: Offer,
-        renewer: ClaimRenewer,
+        runtime: AnyRuntime,
         offered: bytes = NEVER,
     ) -> None:
         self.filter_state = filter_state
         self.offer = offer  # stays the same if the claim is tried again
         self.payload = offer.payload  # BUSY: that of the other claim
-        self.renewer = renewer
+        self.runtime = runtime
         self.offered = offered  # when the item is found again if it is given back
         self.state = ClaimState.SEEN
         self.attempts = 0
@@ -158,7 +151,7 @@ class ClaimSession(Watched):
 
     def watch(self) -> None:
         if self.hold is not None and self.hold.renew_at is not None:
-            self.renewer.watchdog.add(self.hold, self, self.renewer.runtime)
+            WATCHDOG.add(self.hold, self, self.runtime)
 
     @property
     def is_open(self) -> bool:
@@ -243,7 +236,7 @@ class ClaimSession(Watched):
         sent = boot_clock()
         (held,) = yield from ask_claims("renew", [self.renewal_of(hold, lease_ms)])
         if not held:
-            self.renewer.watchdog.remove(hold)
+            WATCHDOG.remove(hold)
             hold.lost = _why_lost(held)
             raise self._lost_error(hold.lost)
         hold.lost = ""
@@ -351,6 +344,6 @@ def _take_from_watchdog(sessions: Sequence[ClaimSession], ends: set[str]) -> lis
     """Return the claims that did not end in one of these ways, which are not renewed any more."""
     pending = [one for one in sessions if one.ended not in ends]
     holds = [one.require() for one in pending]
-    for session, hold in zip(pending, holds, strict=True):
-        session.renewer.watchdog.remove(hold)
+    for hold in holds:
+        WATCHDOG.remove(hold)
     return pending

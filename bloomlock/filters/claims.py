@@ -22,9 +22,9 @@ from .support import CLAIMS, check_support
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from bloomlock.effects import Core
+    from bloomlock.effects import AnyRuntime, Core
 
-    from .claim_session import ClaimOptions, ClaimRenewer
+    from .claim_session import ClaimOptions
     from .generation import View
     from .state import FilterState
 
@@ -38,10 +38,10 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 
 
 def claim(
-    state: FilterState, item: Item, options: ClaimOptions, renewer: ClaimRenewer
+    state: FilterState, item: Item, options: ClaimOptions, runtime: AnyRuntime
 ) -> Core[ClaimSession]:
     """Claim one item, waiting for the outcome of another claim if the options say so."""
-    session = ClaimSession(state, Offer(item, encode_item(item), options.payload), renewer)
+    session = ClaimSession(state, Offer(item, encode_item(item), options.payload), runtime)
     until, pause = boot_clock() + options.wait_s, SHORTEST_PAUSE
     if state.near is None or not state.near.knows(item):
         yield from _take(state, [session], options)
@@ -56,7 +56,7 @@ def claim_many(
     state: FilterState,
     items: Iterable[Item],
     options: ClaimOptions,
-    renewer: ClaimRenewer,
+    runtime: AnyRuntime,
     payloads: Sequence[Item | None] | None = None,
 ) -> Core[list[ClaimSession]]:
     """Claim items, each with a state of its own; payloads of items that are near are not read."""
@@ -71,7 +71,7 @@ def claim_many(
     sessions, asked = [], []
     for index, (item, data, is_known) in enumerate(zip(given, encoded, known, strict=True)):
         payload = None if payloads is None or is_known else check_payload(payloads[index])
-        session = ClaimSession(state, Offer(item, data, payload), renewer)
+        session = ClaimSession(state, Offer(item, data, payload), runtime)
         sessions.append(session)
         if not is_known:
             asked.append(session)
@@ -161,10 +161,10 @@ def refuse_full(state: FilterState, view: View, items: Sequence[Item]) -> Core[N
 class Expired:
     """The items whose workers died; one is claimed when it is wanted, so none is held too early."""
 
-    def __init__(self, state: FilterState, options: ClaimOptions, renewer: ClaimRenewer) -> None:
+    def __init__(self, state: FilterState, options: ClaimOptions, runtime: AnyRuntime) -> None:
         self._state = state
         self._options = options
-        self._renewer = renewer
+        self._runtime = runtime
         self._shard = 0
         self._found: deque[bytes] = deque()
         self._skipped: set[tuple[int, bytes]] = set()
@@ -177,7 +177,7 @@ class Expired:
             some = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
             # No caller would bring the item again, so it is offered after its lease.
             sessions = [
-                ClaimSession(state, Offer.of(carried), self._renewer, OFFERED) for carried in some
+                ClaimSession(state, Offer.of(carried), self._runtime, OFFERED) for carried in some
             ]
             yield from _take(state, sessions, self._options, only_expired=True)
             if made := [one for one in sessions if one.state is ClaimState.NEW]:

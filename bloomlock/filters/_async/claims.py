@@ -8,13 +8,11 @@ from bloomlock.filters import claim_lists, claims
 from bloomlock.filters.claim_session import (
     TTL_SECONDS,
     ClaimOptions,
-    ClaimRenewer,
     ClaimState,
     abandon_many,
     commit_many,
 )
 from bloomlock.filters.claims import USUAL_EXPIRED
-from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.sizing import check_whole
 
 from .connected import AsyncConnectedFilter
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import NoReturn, Self
 
+    from bloomlock.effects import AnyRuntime
     from bloomlock.filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
     from bloomlock.filters.claim_session import ClaimSession
 
@@ -157,13 +156,13 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
     if True:  # ASYNC
 
-        async def _renewer(self) -> ClaimRenewer:
-            return ClaimRenewer(await self._connected(), WATCHDOG)
+        async def _renewer(self) -> AnyRuntime:
+            return await self._connected()
 
     else:
 
-        def _renewer(self) -> ClaimRenewer:
-            return ClaimRenewer(self._runtime, WATCHDOG)
+        def _renewer(self) -> AnyRuntime:
+            return self._runtime
 
     async def claim(
         self,

@@ -9,13 +9,11 @@ from bloomlock.filters import claim_lists, claims
 from bloomlock.filters.claim_session import (
     TTL_SECONDS,
     ClaimOptions,
-    ClaimRenewer,
     ClaimState,
     abandon_many,
     commit_many,
 )
 from bloomlock.filters.claims import USUAL_EXPIRED
-from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.sizing import check_whole
 
 from .connected import ConnectedFilter
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import NoReturn, Self
 
+    from bloomlock.effects import AnyRuntime
     from bloomlock.filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
     from bloomlock.filters.claim_session import ClaimSession
 
@@ -156,8 +155,8 @@ class Claim:
 class ClaimableFilter(ConnectedFilter):
     """What a filter has to give each item to one worker at a time."""
 
-    def _renewer(self) -> ClaimRenewer:
-        return ClaimRenewer(self._runtime, WATCHDOG)
+    def _renewer(self) -> AnyRuntime:
+        return self._runtime
 
     def claim(
         self,

@@ -68,22 +68,6 @@ def test_a_message_of_a_grant_that_was_over_when_it_asked_is_none():
     assert waiter.result.fence == 2
 
 
-def test_a_server_that_is_away_is_waited_for_as_long_as_the_lease():
-    waiter = Waiter()
-    assert isinstance(waiter.go(), NextMessage)
-    waiter.is_down = True
-    # Each request is sent three times.
-    pauses = [0.0, 0.2, waiting.OUTAGE_PAUSE]
-    for _ in range(3):
-        assert [waiter.go() for _ in range(3)] == list(map(Pause, pauses))
-        waiter.now += LEASE_MS / 1000 / 4
-    waiter.now += LEASE_MS / 1000
-    waiter.go()
-    waiter.go()
-    with pytest.raises(redis.ConnectionError, match="down"):
-        waiter.go()
-
-
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_at_the_time_limit_the_last_answer_counts_and_an_error_after_it(is_answered):
     waiter = Waiter(until=1100.0)
