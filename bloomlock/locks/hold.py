@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
     from bloomlock.locks.protocol.steps import LockSteps
 
-    Place = tuple[Any, str, type]
+    Place = tuple[Any, str, type, Any]
 
 OUT_OF_LEASE = "its lease ran out before it could be renewed"
 RENEWALS_PER_LEASE = 3
@@ -96,8 +96,12 @@ class Hold:
         return session.key if session is not None else ""
 
     def place(self) -> Place:
-        """Return through what it is renewed, on which server of a cluster, and by which step."""
-        return self.runtime, server_of_key(self.runtime.client, self.key()), self.kind
+        """Return through what it is renewed, on which server of a cluster, by which step and loop.
+
+        A client may be used by one loop after the other, of which the first is not closed.
+        """
+        server = server_of_key(self.runtime.client, self.key())
+        return self.runtime, server, self.kind, self.loop
 
     def servers(self) -> str:
         """Return what its renewals need, for messages."""

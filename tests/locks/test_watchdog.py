@@ -398,3 +398,17 @@ def test_asyncio_a_renewal_that_is_cancelled_is_tried_again(r, valkey, clock):
             lock.check()
 
     asyncio.run(main())
+
+
+def test_asyncio_a_loop_that_does_not_run_holds_up_no_renewal_of_the_next_one(r, valkey, clock):
+    async def hold_both():
+        async with AsyncLock("b", client, TTL, observer=events.append) as lock:
+            clock.advance(0.4 * TTL)
+            await happened(lambda: renewals(events))
+            lock.check()
+
+    client, events = redis.asyncio.Redis.from_url(valkey), []
+    left = AsyncLock("a", client, TTL, thread_local=False)
+    with contextlib.closing(asyncio.new_event_loop()) as first:
+        assert first.run_until_complete(left.acquire())
+        asyncio.run(hold_both())
