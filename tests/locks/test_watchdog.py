@@ -412,3 +412,25 @@ def test_asyncio_a_loop_that_does_not_run_holds_up_no_renewal_of_the_next_one(r,
     with contextlib.closing(asyncio.new_event_loop()) as first:
         assert first.run_until_complete(left.acquire())
         asyncio.run(hold_both())
+
+
+def test_asyncio_what_the_watchdog_finds_is_told_in_the_loop(r, valkey, clock):
+    """An event that was set in another thread would wake its waiter late or never."""
+
+    async def main():
+        places = []
+
+        def note(_):
+            places.append(asyncio.get_running_loop())
+
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            lock = AsyncLock("job", client, TTL, observer=note, on_lost=note)
+            await lock.acquire()
+            lost = asyncio.create_task(lock.lost.wait())
+            await asyncio.sleep(0)
+            r.delete(lock.key)
+            clock.advance(0.4 * TTL)
+            await asyncio.wait_for(lost, TTL)
+            await happened(lambda: len(places) == 3)
+
+    asyncio.run(main(), debug=True)
