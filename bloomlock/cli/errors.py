@@ -96,7 +96,7 @@ def message_of(error: Exception) -> str | None:
         message = f"{where}{error.strerror or error}"
     elif isinstance(error, (bloomlock.errors.BloomlockError, RedisError)):
         message = sentence(str(error) or type(error).__name__)
-    elif isinstance(error, ModuleNotFoundError) and error.name == "scrapy":
+    elif isinstance(error, ModuleNotFoundError) and f"{error.name}.".startswith("scrapy."):
         message = "crawls need Scrapy: pip install 'bloomlock[scrapy]'"
     else:
         return None
