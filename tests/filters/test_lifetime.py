@@ -66,6 +66,21 @@ def test_no_way_to_add_takes_the_expiry_away(r, route):
     assert all_expire(r, HOUR)
 
 
+@pytest.mark.parametrize("way", ["clear", "recreate"])
+def test_what_replaces_a_filter_that_expires_stays_without_scripts_too(r, restricted, way):
+    """With all its keys, also those that outlive a generation."""
+    user = restricted("-@scripting")
+    made = BloomFilter("x", 3000, client=r, shards=3)
+    made.claim_many(map(str, range(20)), renew=False)
+    made.expire(HOUR)
+    if way == "clear":
+        BloomFilter.open("x", client=user).clear()
+    else:
+        r.delete(META)
+        BloomFilter("x", 3000, client=user, shards=3, on_lost="recreate")
+    assert none_expires(r)
+
+
 @pytest.mark.parametrize("before", [HOUR, 3 * HOUR])
 def test_a_call_that_stops_at_any_step_leaves_no_part_that_outlives_the_descriptor_alone(r, before):
     """The descriptor goes first, so nothing can be taken for a whole that is none."""
