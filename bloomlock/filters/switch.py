@@ -176,8 +176,8 @@ def _delete_damaged(keys: FilterKeys) -> Core[bool]:
 def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]:
     """Put a generation in the place of what was found, and return it as it is stored then.
 
-    With the origin "create" or "clear" it is empty, else all its shards are prepared.
-    It takes seven round trips, and two for each further shard.
+    With the origin "create" or "clear" it is empty, else all its shards are prepared. It takes six
+    round trips, seven if there are several shards.
     """
     stored = found.descriptor
     placing = replace(planned, state=PLACING, replaces=_replaced(found, planned))

@@ -80,8 +80,8 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         FilterMismatchError: If the name holds a filter with other parameters, or no filter.
         FilterLostError: If the name holds a filter whose bitmap is gone, with `on_lost="raise"`.
 
-    Cost: two round trips to attach, three for several shards; ten to create, and two for each
-    further shard. The server's memory for the full capacity is taken at creation.
+    Cost: two round trips to attach, nine to create; one more for several shards. The server's
+    memory for the full capacity is taken at creation.
 
     >>> from bloomlock.server import PrivateServer
     >>> with PrivateServer() as server:
@@ -431,7 +431,7 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
     async def clear(self) -> None:
         """Empty the filter for all clients; other objects attached to it notice.
 
-        Cost: nine round trips, and two for each further shard.
+        Cost: eight round trips, nine if there are several shards.
         """
         await self._run(self._state.clear())
 
