@@ -1,7 +1,6 @@
 """The steps of a switch (switch.py): the descriptor, changed by compare-and-set, and single shards.
 
-Each is a transaction under WATCH. A shard is deleted by a script, which adds cannot keep from it;
-where EVAL is forbidden by a transaction too.
+Where EVAL is forbidden a transaction under WATCH does what each script does.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ PREPARED_BYTES = 16 * 1024 * 1024
 WATCHED_TRIES = 100
 T = TypeVar("T")
 
-DROP = Script("header", "drop")
+_PLACE, DROP = Script("header", "place"), Script("header", "drop")
 
 
 class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
@@ -84,13 +83,11 @@ def _transact(
     key: str,
     looks: Sequence[bytes],
     decide: Callable[[Replies], tuple[T, Sequence[bytes]]],
-    *,
-    repeatable: bool = False,
 ) -> Core[T]:
     # A slot that has moved away and back has touched the key, and changed nothing.
     for _ in range(WATCHED_TRIES):
         step = Transaction(key, looks, decide)
-        result, replies = yield from deliver(step, repeatable=repeatable)
+        result, replies = yield from deliver(step, repeatable=False)
         if replies is None or _executed(replies):
             answer: T = result
             return answer
@@ -186,10 +183,24 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
     goes = [*ours.of_generation]
     if placing.replaces is not None:
         goes.append(native_key(key, generation_of(placing.replaces.header)))
-    table, prepared_table = discards_key(key), discards_key(prepared)
-    size = placing.string_bytes()
+    names = [key, discards_key(key), prepared, discards_key(prepared), *stays, *goes]
+    size, is_full = placing.string_bytes(), is_filled(placing)
+    arguments = (bytes_of(placing.header), size, int(is_full), len(stays))
+    (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
+    if isinstance(reply, Exception) and is_missing(reply):
+        return (yield from _place_watched(placing, names, len(stays)))
+    if isinstance(reply, ResponseError):
+        # This look raises the reason, if it is that something else is there.
+        yield from look_at_shard(keys, shard)
+    if isinstance(reply, Exception):
+        raise reply
+    return bool(reply)
+
+
+def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Core[bool]:
     # Only prepared keys are watched, which nobody adds to. Each exists once, so EXEC does nothing
     # for a helper that has slept.
+    (key, table, prepared, prepared_table), size = names[:4], placing.string_bytes()
     looks = [
         encode_command("WATCH", prepared, prepared_table),
         header_command(key),
@@ -206,7 +217,7 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
         is_lost = (is_short and is_filled(placing)) or (is_flagged and not has_set)
         if is_in_place or is_lost or not placing.has_header(unflagged(header)):
             return is_in_place, ()
-        commands = [encode_command("UNLINK", *goes)]
+        commands = [encode_command("UNLINK", *names[4 + stays :])]
         if is_short:
             empty = encode_command("SETRANGE", key, size - 1, b"\0")
             unlink = encode_command("UNLINK", prepared)
@@ -215,10 +226,10 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
             commands.append(encode_command("RENAME", prepared, key))
         if is_flagged:
             commands.append(encode_command("RENAME", prepared_table, table))
-        lasting = [key, table, *stays]
+        lasting = [key, table, *names[4 : 4 + stays]]
         return True, commands + [encode_command("PERSIST", name) for name in lasting]
 
-    return (yield from _transact(key, looks, decide, repeatable=True))
+    return (yield from _transact(key, looks, decide))
 
 
 def keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:
