@@ -406,6 +406,9 @@ class Walk:
         if answers is not None:
             answered = answers if isinstance(answers, list) else [answers]
             self.judge_answers(handle, name, asked, answered)
+        if adds and handle.refresh:
+            # Whether what was there before was marked once more is not known: it is now.
+            handle.made.update([item for item, _, now in asked if now])
         for item, _, now in asked:
             self.take_found(handle, item, now, adds)
         self.pass_staleness()
