@@ -40,9 +40,9 @@ def _number(value: Any, below: float = float("inf")) -> float:
     return number
 
 
-def _whole(value: Any, least: int = 0) -> int:
+def _whole(value: Any, least: int = 0, most: float = float("inf")) -> int:
     number = float(value)
-    if isinstance(value, bool) or number < least or not number.is_integer():
+    if isinstance(value, bool) or not least <= number <= most or not number.is_integer():
         raise ValueError(value)
     return int(number)
 
@@ -86,7 +86,7 @@ class CrawlSettings:
     window: float | None = _setting(None, *_ABOVE_0)
     persist: bool = _setting(False, *_BOOL)
     resume: bool = _setting(True, *_BOOL)
-    retries: int = _setting(0, _whole, "is a whole number 0 or more")
+    retries: int = _setting(0, partial(_whole, most=100), "is a whole number from 0 to 100")
     pace: str = _setting("shared", *_word("shared", "process"))
     on_outage: str = _setting("wait", *_word("wait", "close"))
     lease: float = _setting(60.0, *_ABOVE_0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.commands import encode_command
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, FanOut, Pause
-from bloomlock.errors import QuorumError
+from bloomlock.errors import ConfigurationError, QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.steps import RENEW, Granted, LockSteps, ReleaseRequest, RenewRequest
 from bloomlock.locks.protocol.waiting import ENDLESS, Attempt, Obtained, deadline_of
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 INFO = encode_command("INFO", "server")
 _UPTIME = re.compile(rb"^uptime_in_seconds:(\d+)", re.MULTILINE)
+_RUN = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 UPTIME_STEP = 1.0
 """A server reports its uptime in whole seconds, which may be almost one too many."""
 PAUSES = (0.05, 0.25)
@@ -93,6 +94,7 @@ class Seat:
     counts_from: float = -ENDLESS  # when its vote begins to count: it was restarted lately
     vote: Vote | None = None  # what it said last
     error: Exception | None = None  # why it said nothing
+    run: bytes | None = None  # which run of a server program said so
     line: list[Any] = field(default_factory=partial(list, (None,)))  # keeps questions in order
 
     def say(self, held: bool, sent: float) -> Vote:
@@ -112,6 +114,14 @@ class Ballot:
     token: bytes
     seats: list[Seat]
     closed: bool = False  # whether the token is being given back, so that none is to be asked
+
+    def same_server(self) -> tuple[int, int] | None:
+        """Return two servers that are in truth one, if there are any."""
+        seen: dict[bytes, int] = {}
+        for server, seat in enumerate(self.seats):
+            if seat.run is not None and (first := seen.setdefault(seat.run, server)) != server:
+                return first, server
+        return None
 
 
 class MajoritySteps(LockSteps):
@@ -150,12 +160,14 @@ class MajoritySteps(LockSteps):
                 seat.there = lost.sent
                 raise
             now, is_granted = self._clock(), isinstance(answer, Granted)
-            if longest_ttl and is_granted:
-                # A server that was restarted may have forgotten what it granted. Until all of
-                # that is over, by the longest lease that any client asks for, it has no vote.
-                uptime = _UPTIME.search(info)
-                age_s = int(uptime[1]) - UPTIME_STEP if uptime else -ENDLESS
-                seat.counts_from = now + longest_ttl - age_s
+            if longest_ttl:
+                uptime, run = _UPTIME.search(info), _RUN.search(info)
+                seat.run = run[1] if run else None
+                if is_granted:
+                    # A server that was restarted may have forgotten what it granted. Until all of
+                    # that is over, by the longest lease that any client asks for, it has no vote.
+                    age_s = int(uptime[1]) - UPTIME_STEP if uptime else -ENDLESS
+                    seat.counts_from = now + longest_ttl - age_s
             seat.there = is_granted
             return seat.say(is_granted, now)
 
@@ -287,10 +299,15 @@ class MajorityAttempt(Attempt):
             ballot = self.ballot = steps.new_ballot(self.request.token)
             votes = yield from steps.ask_for(ballot, self.request)
             deadline, is_granted = deadline_of(sent, lease_ms), agreement(votes) is True
-            if is_granted and self._clock() < deadline:
+            if is_granted and self._clock() < deadline and not ballot.same_server():
                 return Obtained(0, deadline)
             yield from steps.release_all(ballot)
             self.ballot = None
+            if (same := ballot.same_server()) is not None:
+                raise ConfigurationError(
+                    f"clients must be independent servers, but clients[{same[0]}] and "
+                    f"clients[{same[1]}] are the same one"
+                )
             now = self._clock()
             is_refused = is_answered(votes) and not is_granted
             # Servers that were restarted are up, though they have no vote yet.

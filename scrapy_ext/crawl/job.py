@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from io import FileIO
 
 LOOK_S = 0.2
+FILL_S = 2.0
+"""The server reads the whole filter for its fill."""
 LAST_PAGES_S = 30.0
 """A worker that is stopped gets this long for the pages it has in flight."""
 
@@ -185,10 +187,14 @@ class Job:
     def _watch(self, record: CrawlRecord, show: Callable[[str], object]) -> None:
         """Show how far the crawl is until no worker runs, or there are pages enough."""
         started, is_held = time.monotonic(), True
+        fill_at = 0.0
         limit = self.options["max_pages"]
         while num_running := sum(worker.process.poll() is None for worker in self.workers):
             self._read()
             self.seconds = time.monotonic() - started
+            if self.seconds >= fill_at and (info := record.filter_info()):
+                self.fill, self.filter_bytes = info.fill_ratio, info.memory_bytes
+                fill_at = self.seconds + FILL_S
             if self._look(record) > num_running and is_held:
                 record.leave()
                 is_held = False
@@ -201,8 +207,6 @@ class Job:
         """Note how the crawl stands; return how many processes take part in it."""
         now = record.figures()
         self.state, self.waiting, self.hosts = now.state, now.waiting + now.taken, now.by_host
-        if info := record.filter_info():
-            self.fill, self.filter_bytes = info.fill_ratio, info.memory_bytes
         return now.workers
 
     def _read(self) -> None:

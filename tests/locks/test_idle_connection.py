@@ -14,7 +14,7 @@ from private import PrivateServer
 from redis.auth.token import SimpleToken
 
 from bloomlock import BloomFilter, Lock
-from bloomlock.runtime import connections
+from bloomlock.runtime import redispy
 from bloomlock.runtime._sync.driver import Driver
 
 TOKEN = SimpleToken("second", (time.time() + 3600) * 1000, time.time() * 1000, {"oid": "rotated"})
@@ -40,7 +40,7 @@ def use(lock):
 
 
 def test_one_that_the_server_closed_is_not_used(monkeypatch):
-    monkeypatch.setattr(connections, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(redispy, "FRESH_SECONDS", 0.0)
     # By TCP: there the first write to a connection that the other end has closed succeeds.
     binary, port = servers.require_server("valkey"), servers.low_port()
     with (
