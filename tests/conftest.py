@@ -127,10 +127,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--long"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="takes many minutes; --long runs it"))
+    marker = pytest.mark.skip(reason="takes many minutes; --long runs it")
+    if config.getoption("--long"):
+        marker = pytest.mark.timeout(7200)
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(marker)
     quick, longest = ([config.rootpath / path for path in paths] for paths in (QUICK, LONGEST))
     places = {path: place for place, path in enumerate(longest)}
     items.sort(key=lambda item: places.get(item.path, len(longest)))

@@ -353,7 +353,6 @@ def test_two_and_three_clients_in_orders_by_chance(world, seed, is_long):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("case", TOGETHER, ids=str)
 def test_every_order(world, case):
     stage, *programs = case

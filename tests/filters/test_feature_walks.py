@@ -8,7 +8,7 @@ import pytest
 from feature_walk import KINDS, Walk
 
 FEW, MANY, STEPS = 3, 400, 100
-LONG = pytest.param(MANY, marks=[pytest.mark.long, pytest.mark.timeout(7200)])
+LONG = pytest.param(MANY, marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize("walks", [FEW, LONG])

@@ -377,6 +377,5 @@ def test_the_server_has_the_holders_and_waiters_of_the_model(valkey, clock, seed
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
 def test_the_same_in_hundreds_of_walks(valkey, clock, seed):
     walk(valkey, clock, [f"{seed}/{number}" for number in range(500)])
