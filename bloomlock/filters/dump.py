@@ -333,7 +333,7 @@ def _merge(view: View, parts: Sequence[Part], feature: str) -> Core[None]:
         skipped = max(0, FIRST_BYTE - start)
         bits = np.frombuffer(data, np.uint8)[skipped:]
         shard = view.shards[number]
-        merges.append(merge_part(shard, start + skipped, bits, answers=False, union=True))
+        merges.append(merge_part(shard, start + skipped, bits, union=True))
     for reply in (yield from in_parallel(merges)):
         if isinstance(reply, ConnectionLost):
             raise reply.cause from None

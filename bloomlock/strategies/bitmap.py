@@ -13,6 +13,7 @@ https://redis.io/docs/latest/commands/bitop/
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -56,6 +57,13 @@ REST_BYTES = 4096
 LEFT_SECONDS = 60
 """How long an image whose merging was refused may be left behind."""
 
+_KEPT: list[tuple[Bytes, memoryview]] = []
+"""The memory of the last batch, for one of the same size: at most one, of 16 MiB.
+
+To touch memory that is new to the process takes longer than all that is done with it. It comes
+here after the last reply, when nothing is sent from it any more.
+"""
+
 _SCRIPT = Script("merge")
 
 
@@ -88,18 +96,18 @@ class BitmapStrategy(Strategy):
 
     def _ask_at_once(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segment]:
         count, size = len(items), image_bytes(shard)
-        image = np.zeros(size if write else 0, np.uint8)
+        image, room = _take_memory(size, write=write)
         if not write:
-            reply = yield from _read(shard, size)
+            reply = yield from _read(shard, size, room)
         elif self.has_answers:
             _set(shard, image, items)
-            reply = yield from merge_part(shard, 0, image, answers=True)
+            reply = yield from merge_part(shard, 0, image, room)
         else:
             _set(shard, image, items)
             reply = shard.header, b""
             for start, stop in _parts(size):
                 if image[start:stop].any():
-                    reply = yield from merge_part(shard, start, image[start:stop], answers=False)
+                    reply = yield from merge_part(shard, start, image[start:stop])
                     if isinstance(reply, Exception) or not shard.has(reply[0]):
                         break
         if isinstance(reply, Exception):
@@ -107,12 +115,26 @@ class BitmapStrategy(Strategy):
         header, before = reply
         if not shard.has(header):
             return Segment(count, header)
-        if write and not self.has_answers:
-            return Segment(count, header, [False] * count)
-        return Segment(count, header, _missing(shard, before, items))
+        missing: Flags | list[bool] = [False] * count
+        if self.has_answers or not write:
+            missing = _missing(shard, before, items)
+        if size <= WHOLE_BYTES:
+            _KEPT[:] = [(image, room)]
+        return Segment(count, header, missing)
 
     def shards_at_once(self, shard: Shard) -> int:
         return max(1, TOGETHER_BYTES // image_bytes(shard))
+
+
+def _take_memory(size: int, *, write: bool) -> tuple[Bytes, memoryview]:
+    """Return an image without bits, if it is for a write, and room for the replies."""
+    with suppress(IndexError):
+        image, room = _KEPT.pop()
+        if len(image) == size:
+            if write:
+                image.fill(0)
+            return image, room
+    return np.zeros(size, np.uint8), np.empty(size + REST_BYTES, np.uint8).data
 
 
 def _set(shard: Shard, image: Bytes, items: Sequence[bytes]) -> None:
@@ -159,7 +181,7 @@ def _parts(size: int) -> list[tuple[int, int]]:
 
 
 def merge_part(
-    shard: Shard, first: int, image: Bytes, *, answers: bool, union: bool = False
+    shard: Shard, first: int, image: Bytes, room: memoryview | None = None, *, union: bool = False
 ) -> Core[tuple[int, bytes | memoryview] | Exception]:
     """Set the bits of an image, which begins at byte `first` of the shard.
 
@@ -167,8 +189,8 @@ def merge_part(
     has no items, waits for it.
 
     Returns:
-        The header found, and the bytes that were there before (empty without `answers`); or what
-        went wrong, and then nothing was done or it is not known.
+        The header found, and the bytes that were there before (empty without `room` for them); or
+        what went wrong, and then nothing was done or it is not known.
     """
     # A server that refuses MULTI would carry out what follows.
     refused, _ = yield from collect(Request(shard.key, [MULTI, EXEC]), repeatable=True)
@@ -178,8 +200,8 @@ def merge_part(
         return refused
     merging = merge_keys(shard.key)
     expected, *others = shard.headers[:2]
-    end, room = first + len(image), _room_for(len(image)) if answers else None
-    before = [encode_command("GETRANGE", shard.key, first, end - 1)] if answers else []
+    end, has_answers = first + len(image), room is not None
+    before = [encode_command("GETRANGE", shard.key, first, end - 1)] if has_answers else []
     for call in (_SCRIPT.by_digest, _SCRIPT.by_source):
         # The image goes the short way, not through the script, which would copy it several times.
         commands: list[Command] = [
@@ -190,7 +212,7 @@ def merge_part(
             EXEC,
         ]
         request = Request(shard.key, commands, room=room, waits=union)
-        replies = yield from collect(request, repeatable=not answers)
+        replies = yield from collect(request, repeatable=not has_answers)
         if not isinstance(replies[-1], list):
             return why_aborted(replies)
         if not isinstance(replies[-1][-1], NoScriptError):
@@ -200,17 +222,15 @@ def merge_part(
     return wrong or (header_from_bytes(header), found[0] if found else b"")
 
 
-def _read(shard: Shard, size: int) -> Core[tuple[int, bytes | memoryview] | Exception]:
+def _read(
+    shard: Shard, size: int, room: memoryview
+) -> Core[tuple[int, bytes | memoryview] | Exception]:
     # A generation never returns: a header that is right afterwards was right before.
     commands = [encode_command("GETRANGE", shard.key, 0, size - 1), header_command(shard.key)]
-    request = Request(shard.key, commands, room=_room_for(size))
+    request = Request(shard.key, commands, room=room)
     bits, header = yield from collect(request, repeatable=True)
     wrong = next((reply for reply in (bits, header) if isinstance(reply, Exception)), None)
     return wrong or (header_from_bytes(header), bits)
-
-
-def _room_for(size: int) -> memoryview:
-    return np.empty(size + REST_BYTES, np.uint8).data
 
 
 def is_quick(shard: Shard, *, exact: bool) -> bool:
