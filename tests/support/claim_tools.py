@@ -34,10 +34,13 @@ class Clock:
         stop_at(self.now)
 
     def go_on(self, seconds: int) -> None:
-        """Let time pass for the server and for the clients."""
+        """Let time pass for the server and for the clients.
+
+        The server's first: what the clients then renew is renewed from the new time on.
+        """
         self.now += seconds
-        self.ahead += seconds
         self._stop_at(self.now)
+        self.ahead += seconds
 
     def rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let all of bloomlock go by this clock."""
