@@ -35,6 +35,16 @@ def calls(client, command):
     return found.get("calls", 0) + found.get("rejected_calls", 0)
 
 
+def test_the_memory_of_a_batch_has_nothing_of_it_for_the_next_filter(r):
+    one, two = (BloomFilter(name, 5000, 1e-4, client=r) for name in ("one", "two"))
+    one.add_many(words(0, 1000), route="bitmap")
+    kept = bitmap._KEPT[0][0]
+    assert two.add_many(words(1000, 2000), route="bitmap") == [True] * 1000
+    assert bitmap._KEPT[0][0] is kept
+    assert two.exists_many(words(0, 1000), route="items").count(True) < 10
+    assert one.exists_many(words(0, 2000), route="bitmap")[:1000] == [True] * 1000
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_bitmap_says_and_sets_what_items_do(r, shape):
     one = BloomFilter("one", 5000, 1e-4, client=r, **SHAPES[shape])
