@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from bloomlock.effects import shorten_traceback
 from bloomlock.errors import (
     BatchError,
@@ -36,7 +33,6 @@ CALLS_PER_BATCH = 512
 """Bounds how long the last caller of a batch waits for its first; and of a thousand callers half
 wake up, and call again, while the server works for the other half."""
 
-UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
 Call: TypeAlias = tuple[str | bytes, bool]
 """A checked item, and whether the call adds it (else it tests it)."""
 Calls: TypeAlias = dict[asyncio.Future[bool], Call]
@@ -110,10 +106,8 @@ class CallBatch:
         if isinstance(failure, CapacityError):
             yield from self._refuse(failure)
         elif failure is not None:
-            # What was not sent may still be. But a server that cannot be reached would let each of
-            # the rest wait in vain as well.
-            all_of_them = isinstance(failure, UNREACHABLE) or not known
-            self._settle(indices if all_of_them else indices[: len(known)], failure)
+            # What comes after the known answers was not sent, and goes with the next batch.
+            self._settle(indices[: len(known)] if known else indices, failure)
 
     def _refuse(self, error: CapacityError) -> Core[None]:
         """Accept seen items and refuse new ones in a full filter, as an add of each alone does."""

@@ -112,6 +112,21 @@ def test_a_filter_of_another_generation_is_left_alone(r):
         assert none_expires(r)
 
 
+def test_a_descriptor_that_is_touched_and_not_changed_is_no_change(r, proxy):
+    """As in a slot that moves away and back. What was prepared for a first try is not left."""
+    made, touched = BloomFilter("x", 1000, client=proxy.client()), []
+
+    def judge(name, _number):
+        if name == "EXEC" and not touched:
+            touched.append(r.hset(META, "state", r.hget(META, "state")))
+        return "pass"
+
+    proxy.judge = judge
+    made.clear()
+    assert touched
+    assert not r.keys("*:prepared:*")
+
+
 # -- another name --------------------------------------------------------------------------------
 
 
@@ -184,6 +199,16 @@ def test_whatever_happens_at_any_step_one_name_has_all(r, event):
             assert "y" in names
         number += 1
     assert number > 2
+
+
+def test_claims_that_are_left_at_a_name_are_not_those_of_its_next_filter(r):
+    left = BloomFilter("y", 1000, client=r)
+    left.claim("left", renew=False)
+    for key in ("bloomlock:{y}:meta", "bloomlock:{y}:bits"):
+        r.delete(key)
+    made = filled(r, "one shard").rename("y")
+    assert made.open_claims() == []
+    assert keys_of(r, "y") == [b"bloomlock:{y}:bits", b"bloomlock:{y}:meta"]
 
 
 def test_scripts_may_be_forbidden(r, restricted):
