@@ -48,34 +48,10 @@ class Parameters:
         return self._descriptor.seeds
 
     @property
-    def growth(self) -> int | None:
-        """By which factor a slice is for more items than the one before; None: it does not grow.
-
-        Of a filter that grows `num_bits` and `num_hashes` are those of the first slice.
-        """
-        return None if self._descriptor.growth is None else self._descriptor.growth.factor
-
-    @property
-    def up_to(self) -> int:
-        """Items that it can hold at its rate: the capacity, or more if it grows."""
-        return self._descriptor.most_items
-
-    @property
-    def key_kind(self) -> str | None:
-        """Where its key comes from: "secret", from users; "random", stored; None: it has none."""
-        return None if self._descriptor.key is None else self._descriptor.key.kind
-
-    @property
     def window(self) -> timedelta | None:
         """How long an item is remembered at least; None: for ever."""
         window = self._descriptor.window
         return window.length if window else None
-
-    @property
-    def slices(self) -> int | None:
-        """Slices of the window: an item is forgotten one of them later at most; None: no window."""
-        window = self._descriptor.window
-        return window.slices if window else None
 
     @property
     def shards(self) -> int:
@@ -83,9 +59,10 @@ class Parameters:
         return self._descriptor.size.shards
 
     def _shape(self) -> str:
-        windowed = f", {self._descriptor.window}" if self._descriptor.window else ""
-        keyed = "" if self.key_kind is None else f", {self.key_kind} key"
-        grows = "" if self.growth is None else f", grows to {self.up_to} items"
+        descriptor = self._descriptor
+        windowed = f", {descriptor.window}" if descriptor.window else ""
+        keyed = f", {descriptor.key.kind} key" if descriptor.key else ""
+        grows = f", grows to {descriptor.most_items} items" if descriptor.growth else ""
         shards = "1 shard" if self.shards == 1 else f"{self.shards} shards"
         return (
             f"{self.capacity} items at {self.error_rate:g}, {self.num_bits} bits, "

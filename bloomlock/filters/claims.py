@@ -67,7 +67,8 @@ def claim_many(
             f"payloads must be one for each item, not {len(payloads)} for {len(given)} items"
         )
     encoded = encode_items(given)
-    known = state.near.known(given) if state.near is not None else [False] * len(given)
+    near = state.near
+    known = [near is not None and near.knows(item) for item in given]
     sessions, asked = [], []
     for index, (item, data, is_known) in enumerate(zip(given, encoded, known, strict=True)):
         payload = None if payloads is None or is_known else check_payload(payloads[index])

@@ -43,11 +43,6 @@ def discard(state: FilterState, item: Item) -> Core[bool]:
     return answer
 
 
-def remove(state: FilterState, item: Item) -> Core[None]:
-    if not (yield from discard(state, item)):
-        raise KeyError(item)
-
-
 def discard_many(state: FilterState, items: Iterable[Item]) -> Core[list[bool]]:
     check_items(items)
     check_support(DISCARD, state.strategy.name)

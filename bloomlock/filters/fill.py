@@ -55,6 +55,8 @@ MOST_DEVIATION = 0.01
 """Part of the capacity by which an estimate near the capacity may be wrong, if more shards would
 make it better."""
 
+BEYOND = "the false-positive rate rises quickly"
+
 SLICE_SAMPLE_BYTES = 256 * 1024
 """Counted in about 25 microseconds; the number of items is exact within 0.2 %."""
 
@@ -129,76 +131,54 @@ class FillWatch(LockOwner):
 
     def look(self, view: View) -> Core[None]:
         """Estimate the fill from parts of the bitmap. Cost: one round trip, two with a window."""
-        now, descriptor, shards = self._now(), view.descriptor, view.shards
+        began, capacity, shards = self._now(), view.descriptor.capacity, view.shards
+        beyond = BEYOND
+        found: tuple[float, float] | None
         if view.kind.is_counted:
-            counted = yield from view.kind.count(descriptor, shards)
-            if counted is not None:
-                beyond = "the filter takes more memory"
-                self._judge(descriptor.capacity, counted.items, 0.0, beyond)
-        elif (window := descriptor.window) is not None:
+            counted = yield from view.kind.count(view.descriptor, shards)
+            found = None if counted is None else (counted.items, 0.0)
+            beyond = "the filter takes more memory"
+        elif (window := view.descriptor.window) is not None:
             # One shard is like the others, and many counts cost many round trips.
             self._samples += 1
             shard = shards[self._samples % len(shards)]
-            counted = yield from view.kind.count(descriptor, [shard])
-            if counted is not None:
-                share = f"each of the {window.slices} slices of the window takes an even share"
-                beyond = f"the false-positive rate rises quickly ({share})"
-                count, capacity = counted.fullest * len(shards), descriptor.capacity
-                self._judge(capacity, count, 0.05 * capacity, beyond)
+            counted = yield from view.kind.count(view.descriptor, [shard])
+            found = None if counted is None else (counted.fullest * len(shards), 0.05 * capacity)
+            beyond += f" (each of the {window.slices} slices of the window takes an even share)"
         else:
-            yield from self._count_parts(view)
+            found = yield from self._sample(view)
+        if found is None:
+            self._until_look = 1
             return
-        if counted is None:
-            self._until_look = 1
-        else:
-            self._stale_at = now + FRESH_SECONDS
+        count, deviation = found
+        self.judge(capacity, count, deviation, beyond)
+        self._stale_at = began + FRESH_SECONDS
 
-    def _count_parts(self, view: View) -> Core[None]:
-        now, asked = self._now(), []
-        for number, first in self.parts(view.descriptor):
-            key, last = view.shards[number].key, first + SAMPLE_BYTES - 1
-            asked.append(
-                ask(key, encode_command("BITCOUNT", key, first, last), header_command(key))
-            )
-        found = yield from in_parallel(asked)
-        if any(plain_header(start) != view.header for _, start in found):
-            self._until_look = 1
-        else:
-            self.judge(view.descriptor, [bits for bits, _ in found])
-            self._stale_at = now + FRESH_SECONDS
+    def _sample(self, view: View) -> Core[tuple[float, float] | None]:
+        """Return the items that parts of some shards speak for, and the deviation of that.
 
-    def parts(self, descriptor: Descriptor) -> list[tuple[int, int]]:
-        """Return the shards of which SAMPLE_BYTES are counted at this look, and from which byte on.
-
-        One is enough where it holds ten thousand items.
+        One shard is enough where it holds ten thousand items. None if a shard has changed.
         """
-        size, most = descriptor.size, min(descriptor.size.shards, SHARDS_AT_A_LOOK)
+        descriptor, size = view.descriptor, view.descriptor.size
+        most = min(size.shards, SHARDS_AT_A_LOOK)
         bound = MOST_DEVIATION * descriptor.capacity
         count = next((n for n in range(1, most) if _deviation(descriptor, n) <= bound), most)
-        pieces = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES)
+        pieces, asked = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES), []
+        for number in range(self._samples, self._samples + count):
+            key, first = view.shards[number % size.shards].key, number * 7919 % pieces
+            start = FIRST_BYTE + first * SAMPLE_BYTES
+            counted = encode_command("BITCOUNT", key, start, start + SAMPLE_BYTES - 1)
+            asked.append(ask(key, counted, header_command(key)))
         self._samples += count
-        return [
-            (number % size.shards, FIRST_BYTE + number * 7919 % pieces * SAMPLE_BYTES)
-            for number in range(self._samples - count, self._samples)
-        ]
+        found = yield from in_parallel(asked)
+        if any(plain_header(start) != view.header for _, start in found):
+            return None
+        scale, k = size.shard_bits / _sampled(descriptor), size.num_hashes
+        items = sum(estimate_count(bits * scale, size.shard_bits, k) for bits, _ in found)
+        return items * size.shards / count, _deviation(descriptor, count)
 
-    def judge(self, descriptor: Descriptor, counts: Sequence[int]) -> None:
-        size, parts = descriptor.size, len(counts)
-        items = sum(
-            estimate_count(
-                bits / _sampled(descriptor) * size.shard_bits, size.shard_bits, size.num_hashes
-            )
-            for bits in counts
-        )
-        count, deviation = items * size.shards / parts, _deviation(descriptor, parts)
-        self._judge(descriptor.capacity, count, deviation)
-
-    def _judge(
-        self,
-        capacity: int,
-        count: float,
-        deviation: float,
-        beyond: str = "the false-positive rate rises quickly",
+    def judge(
+        self, capacity: int, count: float, deviation: float = 0.0, beyond: str = BEYOND
     ) -> None:
         # Four deviations, so that the last items of a filter filled exactly to capacity still fit.
         free = capacity + 4 * deviation - count

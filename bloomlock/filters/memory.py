@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from bloomlock.descriptor import HEADER_BYTES, READY
+from bloomlock.descriptor import READY
 from bloomlock.errors import CapacityError
 from bloomlock.hash_keys import check_key
 from bloomlock.hashing import check_items, encode_item
-from bloomlock.sizing import estimate_count
 from bloomlock.spec import RequestedSpec
 
 from . import files
 from .base import Parameters
-from .batches import check_batch_size, fail_after, fail_after_adding, take_chunks, take_known
-from .fill import SAMPLE_BYTES, FillWatch
+from .batches import check_batch_size, fail_after, fail_after_adding, take_chunks
+from .fill import FillWatch
 from .generation import Counted
 from .inspection import FilterInfo
 from .memory_bits import MemoryBits, check_same_bits
@@ -97,7 +96,7 @@ class MemoryBloomFilter(Parameters):
             num_hashes=num_hashes,
             optimize=optimize,
         ).describe()
-        self._hold(MemoryBits(descriptor), refuse=refuses(on_full))
+        self._hold(descriptor, None, on_full)
 
     @classmethod
     def load(
@@ -119,8 +118,7 @@ class MemoryBloomFilter(Parameters):
 
         Cost: the file is read once, and all its checksums are compared.
         """
-        bits = MemoryBits(*files.load_images(path, check_key(key)))
-        return cls._with(bits, refuse=refuses(on_full))
+        return cls.of(*files.load_images(path, check_key(key)), on_full=on_full)
 
     @classmethod
     def like(cls, other: Parameters, *, on_full: OnFullHere = "warn") -> Self:
@@ -139,22 +137,18 @@ class MemoryBloomFilter(Parameters):
         `images`: one array for each shard, as by `images()`, which then belongs to the filter.
         """
         check_support(IN_PROCESS, None, descriptor)
-        for image in images or ():
-            image[:HEADER_BYTES] = 0
-        return cls._with(MemoryBits(descriptor, images), refuse=refuses(on_full))
-
-    @classmethod
-    def _with(cls, bits: MemoryBits, *, refuse: bool) -> Self:
         made = cls.__new__(cls)
-        made._hold(bits, refuse=refuse)  # noqa: SLF001 - a second constructor
+        made._hold(descriptor, images, on_full)  # noqa: SLF001 - a second constructor
         return made
 
-    def _hold(self, bits: MemoryBits, *, refuse: bool) -> None:
-        self._bits = bits
-        self._begin(refuse=refuse)
+    def _hold(self, descriptor: Descriptor, images: Images | None, on_full: OnFullHere) -> None:
+        self._on_full = on_full
+        self._fill = FillWatch("(in memory)", refuse=refuses(on_full))
+        self._bits = MemoryBits(descriptor, images)
         # What most calls are is one call of the engine.
-        self._add: Callable[[str | bytes], bool | None] = bits.engine.add
-        self._exists: Callable[[str | bytes], bool | None] = bits.engine.exists
+        self._add: Callable[[str | bytes], bool | None] = self._bits.engine.add
+        self._exists: Callable[[str | bytes], bool | None] = self._bits.engine.exists
+        self._look()
 
     @property
     def _descriptor(self) -> Descriptor:
@@ -189,13 +183,13 @@ class MemoryBloomFilter(Parameters):
     def add_each(
         self, items: Iterable[Item], *, batch_size: int | None = None
     ) -> Iterator[tuple[Item, bool]]:
-        """Add items of a stream; yield each with its answer, in order and in bounded memory.
+        """Add items of a stream; yield each with its answer, in order and one at a time.
 
-        `batch_size`: items that are read before they are added, at most; None: 16,384. Raises as
-        `BloomFilter.add_each`.
+        `batch_size` is as for `BloomFilter.add_each`, and of no account here. Raises as `add`.
         """
+        check_items(items)
         check_batch_size(batch_size)
-        return self._each(self._chunks(items, batch_size, finish=True))
+        return ((item, self.add(item)) for item in items)
 
     def exists_many(self, items: Items) -> list[bool]:
         """Test many items; one answer for each, in order. Raises as `add_many`."""
@@ -210,9 +204,9 @@ class MemoryBloomFilter(Parameters):
         """
         if isinstance(items, MemoryBloomFilter):
             check_same_bits(self._descriptor, items._descriptor)  # noqa: SLF001 - our own class
-            if self._refuses():
+            if self._fill.refusing:
                 raise self._full()
-            self._bits.engine.combine(items._bits.engine, False)  # noqa: SLF001 - our own class
+            self._bits.merge(items._bits)  # noqa: SLF001 - our own class
             self._look()
             return
         added = 0
@@ -230,78 +224,33 @@ class MemoryBloomFilter(Parameters):
         self.update(other)
         return self
 
-    def __or__(self, other: MemoryBloomFilter) -> Self:
-        """Return a new filter that holds what either holds."""
-        if not isinstance(other, MemoryBloomFilter):
-            return NotImplemented
-        made = self.copy()
-        made.update(other)
-        return made
-
-    def intersection_update(self, other: MemoryBloomFilter) -> None:
-        """Keep what another filter holds as well; raise ConfigurationError if it has other bits."""
-        check_same_bits(self._descriptor, other._descriptor)
-        self._bits.engine.combine(other._bits.engine, True)
-        self._begin(refuse=self._fill.refuse)
-
-    def __iand__(self, other: MemoryBloomFilter) -> Self:
-        """Keep what the other filter holds as well, as `intersection_update`."""
-        if not isinstance(other, MemoryBloomFilter):
-            return NotImplemented
-        self.intersection_update(other)
-        return self
-
-    def __and__(self, other: MemoryBloomFilter) -> Self:
-        """Return a new filter that holds what both hold."""
-        if not isinstance(other, MemoryBloomFilter):
-            return NotImplemented
-        made = self.copy()
-        made.intersection_update(other)
-        return made
-
     def copy(self) -> Self:
         """Return a copy."""
-        bits = MemoryBits(self._descriptor, [image.copy() for image in self.images()])
-        return self._with(bits, refuse=self._fill.refuse)
+        images = [image.copy() for image in self.images()]
+        return self.of(self._descriptor, images, on_full=self._on_full)
 
     def clear(self) -> None:
         """Remove everything."""
-        self._bits.engine.clear()
-        self._begin(refuse=self._fill.refuse)
+        self._bits.clear()
+        self._fill = FillWatch("(in memory)", refuse=self._fill.refuse)
+        self._look()
 
     def count(self) -> int:
         """Return the estimated number of distinct items; 4 MB are counted in a millisecond."""
-        return self._count(self._bits.count())
+        return self._bits.estimate(self._bits.count())
 
     def __len__(self) -> int:
         """Return `count()`; so an empty filter is False."""
         return self.count()
 
-    @property
-    def fill_ratio(self) -> float:
-        """Set bits among all bits; at capacity `error_rate` to the power of 1 / k.
-
-        With seven hash functions at 1e-6 that is 0.14. Cost: as `count`.
-        """
-        return self._bits.count() / self.num_bits
-
-    @property
-    def current_error_rate(self) -> float:
-        """Chance that an item never added is taken for a seen one, now. Cost: as `count`."""
-        return self._descriptor.error_rate_at_fill(self.fill_ratio)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of all bitmaps."""
-        return sum(image.nbytes for image in self._bits.images)
-
     def info(self) -> FilterInfo:
         """Return all that is known; the name is empty, the generation 0, the strategy "memory"."""
         bits_set = self._bits.count()
-        counted = Counted(self._count(bits_set), bits_set)
+        counted = Counted(self._bits.estimate(bits_set), bits_set)
         # The generation is of no account here.
         descriptor = self._descriptor.with_generation(0, READY)
-        return FilterInfo.of(descriptor, counted, "", "memory", self.memory_bytes)
+        memory_bytes = sum(image.nbytes for image in self._bits.images)
+        return FilterInfo.of(descriptor, counted, "", "memory", memory_bytes)
 
     def images(self) -> Images:
         """Return the bitmap of each shard as it is, not a copy.
@@ -329,51 +278,26 @@ class MemoryBloomFilter(Parameters):
         """Return the parameters."""
         return f"<{type(self).__name__}: {self._shape()}>"
 
-    def _begin(self, *, refuse: bool) -> None:
-        self._fill = FillWatch("(in memory)", refuse=refuse)
-        # What `engine.added` was when it was looked at last.
-        self._noted = self._bits.engine.added
-        self._look()
-
     def _look(self) -> None:
-        """Count a sample of the bits and say so if there are many."""
-        parts = self._fill.parts(self._descriptor)
-        counts = [self._bits.count(shard, first, SAMPLE_BYTES) for shard, first in parts]
-        self._fill.judge(self._descriptor, counts)
-        self._allow()
-
-    def _allow(self) -> None:
-        """Let the engine add all but the last of the items before the next look."""
-        self._bits.engine.limit = self._noted + max(0, self._fill.until_look - 1)
-
-    def _refuses(self) -> bool:
-        if self._fill.refusing:
-            self._look()
-        return self._fill.refusing
+        """Say so if there are many items, and let the engine add all but the last before a look."""
+        bits = self._bits
+        self._fill.judge(self._descriptor.capacity, bits.items)
+        bits.engine.limit = bits.engine.added + max(0, self._fill.until_look - 1)
 
     def _full(self, known: Sequence[bool] = ()) -> CapacityError:
         return CapacityError(
             f"this filter is full: {self._fill.why_refusing(self._descriptor)}", known
         )
 
-    def _count(self, bits_set: int) -> int:
-        size = self._descriptor.size
-        return round(estimate_count(bits_set, size.num_bits, size.num_hashes))
-
     def _add_chunk(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
         """Add items, of which the first has that index; one answer for each."""
-        if self._refuses():
+        if self._fill.refusing:
             seen = self._bits.exists_many(items, first)
             if not all(seen):
                 raise self._full([False] * seen.index(False))
             return [False] * len(items)
         answers = self._bits.add_many(items, first)
-        added = self._bits.engine.added
-        new, self._noted = sum(answers) + added - self._noted, added
-        if self._fill.due(new):
-            self._look()
-        else:
-            self._allow()
+        self._look()
         return answers
 
     def _in_chunks(
@@ -388,26 +312,12 @@ class MemoryBloomFilter(Parameters):
                 fail_after(results, error)
         return results
 
-    def _each(self, chunks: Iterator[Sequence[Any]]) -> Iterator[tuple[Any, bool]]:
-        count = 0
-        for taken in chunks:
-            try:
-                answers = self._add_chunk(taken, count)
-            except CapacityError as error:
-                yield from zip(taken, take_known(error), strict=False)
-                raise
-            yield from zip(taken, answers, strict=True)
-            count += len(taken)
-
-    def _chunks(
-        self, items: Iterable[Any], batch_size: int | None = None, *, finish: bool = False
-    ) -> Iterator[Sequence[Any]]:
+    def _chunks(self, items: Iterable[Any], *, finish: bool = False) -> Iterator[Sequence[Any]]:
         check_items(items)
 
         def size_of() -> int:
-            size = min(batch_size or ITEMS_PER_CHUNK, ITEMS_PER_CHUNK)
             if self._fill.refuse and not self._fill.refusing:
-                size = min(size, max(1, self._fill.until_look))
-            return size
+                return min(ITEMS_PER_CHUNK, max(1, self._fill.until_look))
+            return ITEMS_PER_CHUNK
 
         return take_chunks(iter(items), size_of, finish=finish)

@@ -12,6 +12,7 @@ from bloomlock.arrays import np
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_item, encode_items
 from bloomlock.runtime.forks import LockOwner
+from bloomlock.sizing import estimate_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,11 +75,10 @@ class PythonBits(LockOwner):
     def exists_many(self, items: Sequence[bytes]) -> list[bool]:
         return list(map(self.exists, items))
 
-    def combine(self, other: PythonBits, both: bool, /) -> None:
-        operate = np.bitwise_and if both else np.bitwise_or
+    def combine(self, other: PythonBits, _: bool, /) -> None:
         for mine, theirs in zip(self._images, other._images, strict=True):
             with self._lock:
-                operate(mine, theirs, out=mine)
+                np.bitwise_or(mine, theirs, out=mine)
 
     def clear(self) -> None:
         with self._lock:
@@ -97,20 +97,30 @@ def _set(cell: memoryview, offsets: list[int]) -> bool:
     return new
 
 
-class MemoryBits:
-    """The images of all shards, and what tests and sets their bits: _speed.Places or PythonBits."""
+class MemoryBits(LockOwner):
+    """The images of all shards, and what tests and sets their bits: _speed.Places or PythonBits.
+
+    No other process adds to them, so of what was new each item is counted.
+    """
 
     def __init__(self, descriptor: Descriptor, images: Sequence[Bytes] | None = None) -> None:
+        super().__init__()
+        is_empty, size = images is None, descriptor.size
         if images is None:
             length = descriptor.string_bytes()
-            images = [np.zeros(length, np.uint8) for _ in range(descriptor.size.shards)]
+            images = [np.zeros(length, np.uint8) for _ in range(size.shards)]
         self.descriptor = descriptor
         self.images = list(images)
-        self._cells = [image.data for image in self.images]
         hasher = descriptor.hasher()
         self.engine: Any = PythonBits(hasher, self.images)
         if hasher.compiled is not None:
             self.engine = hasher.compiled.over(tuple(self.images))
+        # Items beside those that `engine.added` counts.
+        self._others = 0 if is_empty else self.estimate(self.count())
+
+    @property
+    def items(self) -> int:
+        return int(self._others + self.engine.added)
 
     def exists(self, item: str | bytes) -> bool:
         found = self.engine.exists(item)
@@ -122,7 +132,10 @@ class MemoryBits:
 
         `first` is the index of the first item, for messages.
         """
-        return self._for_many(self.engine.add_many, items, first)
+        answers = self._for_many(self.engine.add_many, items, first)
+        with self._lock:
+            self._others += sum(answers)
+        return answers
 
     def exists_many(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
         return self._for_many(self.engine.exists_many, items, first)
@@ -138,16 +151,28 @@ class MemoryBits:
             answers = step(encode_items(items, first))
         return cast("list[bool]", np.frombuffer(answers, np.bool_).tolist())
 
-    def count(self, shard: int | None = None, start: int = 0, length: int | None = None) -> int:
-        if shard is None:
-            return sum(self.count(number) for number in range(len(self._cells)))
-        cell = self._cells[shard]
-        cell = cell[start : len(cell) if length is None else start + length]
-        return sum(_number(cell, at).bit_count() for at in range(0, len(cell), BYTES_PER_COUNT))
+    def merge(self, other: MemoryBits) -> None:
+        self.engine.combine(other.engine, False)
+        with self._lock:
+            self._others = self.estimate(self.count()) - self.engine.added
 
+    def clear(self) -> None:
+        with self._lock:
+            self.engine.clear()
+            self._others = -self.engine.added
 
-def _number(cell: memoryview, start: int) -> int:
-    return int.from_bytes(cell[start : start + BYTES_PER_COUNT], "little")
+    def count(self) -> int:
+        """Return how many bits are set."""
+        cells = [image.data for image in self.images]
+        return sum(
+            int.from_bytes(cell[at : at + BYTES_PER_COUNT], "little").bit_count()
+            for cell in cells
+            for at in range(0, len(cell), BYTES_PER_COUNT)
+        )
+
+    def estimate(self, bits_set: int) -> int:
+        size = self.descriptor.size
+        return round(estimate_count(bits_set, size.num_bits, size.num_hashes))
 
 
 def check_same_bits(mine: Descriptor, other: Descriptor) -> None:

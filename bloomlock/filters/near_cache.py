@@ -97,10 +97,6 @@ class KeptAnswers(LockOwner):
             start += 1
         return missed
 
-    def known(self, items: Sequence[Any]) -> list[bool]:
-        missed = set(self.missed(keys_of(items)))
-        return [index not in missed for index in range(len(items))]
-
     def keep(self, item: Any) -> None:
         self.keep_many((item,))
 

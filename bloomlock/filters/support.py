@@ -20,7 +20,7 @@ _KINDS = (WINDOW, GROWTH, DISCARDS)
 
 CLAIMS: Final = "claims"
 SCRIPTS: Final = "scripts"
-DISCARD: Final = "discard(), remove() and discard_many()"
+DISCARD: Final = "discard() and discard_many()"
 BITMAP: Final = "route='bitmap'"
 REBUILD: Final = "rebuild()"
 TO_MEMORY: Final = "to_memory()"

@@ -89,7 +89,8 @@ class ItemsContract:
         stream = made.add_each(numbers(), batch_size=10)
         assert read == []
         assert [new for _, new in islice(stream, 25)] == [True] * 25
-        assert len(read) == 30
+        # In the process nothing is gained by reading ahead.
+        assert len(read) == 25 if place.r is None else 30
         for bad in (0, -1, 1.5, "10", True):
             with pytest.raises(ConfigurationError, match="batch_size must be a whole number"):
                 made.add_each(["a"], batch_size=bad)
@@ -271,7 +272,7 @@ class ItemsContract:
         assert made.add_many(ITEMS) == [True] * 300
         opened = place.open(key=SECRET.encode())
         assert opened.add_many([*ITEMS, "new"]) == [False] * 300 + [True]
-        assert opened.key_kind == "secret"
+        assert opened.info().key_kind == "secret"
         before = place.contents()
         for key in (None, True, b"\x00\xff another secret \x00"):
             for attach in (place.make, place.open):

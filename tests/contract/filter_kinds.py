@@ -97,7 +97,8 @@ class GrowthContract:
     def test_open_grows_on_and_the_class_asks_for_the_same_parameters(self, place):
         made = place.make(growth=2, up_to=5000)
         opened = place.open()
-        assert (opened.growth, opened.up_to) == (made.growth, made.up_to) == (2, 5000)
+        for one in (made, opened):
+            assert (one.info().growth, one.info().up_to) == (2, 5000)
         opened.update(f"item {number}" for number in range(500))
         assert opened.info().slices > 3
         assert made.exists_many(f"item {number}" for number in range(500)) == [True] * 500

@@ -52,18 +52,15 @@ ARGUMENTS = {
     "exists_many": (ITEMS,),
     "expire": (60,),
     "expire_at": (time.time() + 3600,),
-    "is_kept": ("a",),
-    "kept_many": (["a"],),
     "open": ("x",),
     "rebuild": (["a"], 2000),
-    "remove": ("a",),
     "rename": ("y",),
     "retry_failed": (["a"],),
     "run_script": ("return add(1)", ["a"]),
     "update": (ITEMS,),
 }
 """Of each public operation that needs some; a new one fails here until it has an entry."""
-LOCAL = {"check", "close", "is_kept", "kept_many", "owned", "remaining"}
+LOCAL = {"check", "close", "owned", "remaining"}
 """What asks no server, or not for a lock that is not held."""
 HELD = ("owned", "extend", "reacquire", "release")
 FACES = {

@@ -60,7 +60,7 @@ def test_no_way_to_add_takes_the_expiry_away(r, route):
     made.expire(HOUR)
     made.add_many(map(str, range(1000)), route=route)
     made.update(map(str, range(1000, 2000)), route=route)
-    made |= BloomFilter("y", 3000, client=r, shards=3)
+    made.update(BloomFilter("y", 3000, client=r, shards=3))
     made.update(made.to_memory())
     assert made.discard("1")
     assert all_expire(r, HOUR)

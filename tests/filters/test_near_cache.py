@@ -10,7 +10,7 @@ import random
 import pytest
 import redis
 from flat_options import given
-from near_cache_tools import MANY, Clock, hold, lose_reply, slowly, trips
+from near_cache_tools import MANY, Clock, hold, is_kept, lose_reply, slowly, trips
 
 from bloomlock import BloomFilter
 from bloomlock.errors import CapacityError, FilterLostError, OutcomeUnknownError
@@ -52,8 +52,7 @@ def test_a_positive_answer_is_asked_for_once(r):
     assert made.exists("there") is True
     assert made.exists("not there") is False
     kept = ["new", "there", "not there", "other"]
-    assert [made.is_kept(item) for item in kept] == [True, True, False, False]
-    assert made.kept_many(kept) == [True, True, False, False]
+    assert [is_kept(made, item) for item in kept] == [True, True, False, False]
     before = trips(r)
     for item in ("new", "there"):
         assert made.add(item) is False
@@ -65,7 +64,7 @@ def test_a_positive_answer_is_asked_for_once(r):
     between = trips(r)
     assert other.exists("there") is True
     assert trips(r) == between + 1, "without near_cache= each call is sent"
-    assert not other.is_kept("there")
+    assert not is_kept(other, "there")
 
 
 @pytest.mark.parametrize("route", ["items", "bitmap", "auto"])
@@ -128,7 +127,7 @@ def test_a_clear_by_another_client_is_noticed_in_time(r, ask):
             each(made)
     made.reattach()
     assert made.add("new") is True
-    assert not made.is_kept("b")
+    assert not is_kept(made, "b")
 
 
 def test_time_counts_from_before_the_request(r):

@@ -62,8 +62,9 @@ def test_a_filter_gets_other_parameters_and_keeps_its_items(r, old, new):
         assert getattr(made, name) == value
     assert made.exists_many([*OLD, "late", "never"]) == [True] * 301 + [False]
     assert opened(r).exists_many([*OLD, "late"]) == [True] * 301
-    assert made.growth == attached.growth == (old.get("growth", 4) if "on_full" in old else None)
-    assert made.key_kind == ("random" if "key" in old else None)
+    growth = old.get("growth", 4) if "on_full" in old else None
+    assert made.info().growth == attached.info().growth == growth
+    assert made.info().key_kind == ("random" if "key" in old else None)
     assert attached.exists_many([*OLD, "late", "never"]) == [True] * 301 + [False]
     assert attached.add("a")
     assert attached.capacity == made.capacity

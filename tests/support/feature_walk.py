@@ -20,7 +20,7 @@ import redis
 import redis.asyncio
 from contract.backends import Awaited
 from flat_options import given
-from near_cache_tools import Clock
+from near_cache_tools import Clock, is_kept
 from proxy import Proxy, deliver
 from window_clocks import BEGIN, SLICE, SLICES, WINDOW
 
@@ -451,13 +451,13 @@ class Walk:
     def claim(self, handle: Handle) -> None:
         items = list(dict.fromkeys(self.some(4)))
         lease = self.chance.choice(LEASES)
-        kept = handle.made.kept_many(items)
+        kept = [is_kept(handle.made, item) for item in items]
         claims = handle.made.claim_many(items, ttl=lease, renew=False)
-        for item, is_kept, claim in zip(items, kept, claims, strict=True):
+        for item, is_near, claim in zip(items, kept, claims, strict=True):
             assert claim.state is self.claimed(handle.model, item), item
             record = handle.model.records.get(item)
             is_over = record is not None and record.until <= self.now
-            if claim.state is ClaimState.SEEN and is_over and not is_kept:
+            if claim.state is ClaimState.SEEN and is_over and not is_near:
                 # The server finds out, when it is asked, that its work is done.
                 handle.model.records.pop(item).taken_at = self.now
             if claim.state is ClaimState.NEW:

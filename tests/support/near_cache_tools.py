@@ -25,6 +25,12 @@ class Clock:
         return made
 
 
+def is_kept(made, item):
+    """Whether an object answers for an item without its server."""
+    near = made._state.near
+    return near is not None and near.knows(item)
+
+
 def trips(client):
     """Commands that tested or set bits, whatever the strategy."""
     names = ("bitfield", "evalsha", "setbit", "getbit", "bf.insert", "bf.mexists")

@@ -46,7 +46,7 @@ def growth() -> None:
     BloomFilter("pages", 1000, on_full="shrink")  # type: ignore[arg-type]
     BloomFilter.open("pages", up_to=64_000)  # type: ignore[call-arg]
     MemoryBloomFilter(1000, on_full="grow")  # type: ignore[arg-type]
-    assert_type((pages.growth, pages.up_to), tuple[int | None, int])
+    assert_type((pages.info().growth, pages.info().up_to), tuple[int | None, int | None])
 
 
 def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
@@ -138,7 +138,7 @@ def in_process() -> None:
     pages = MemoryBloomFilter(1000, 0.01, shards=2, on_full="raise")
     assert_type(pages.add(b"a"), bool)
     assert_type(pages.add_many(["a", b"b"]), list[bool])
-    assert_type(pages | pages, MemoryBloomFilter)
+    assert_type(pages.copy(), MemoryBloomFilter)
     assert_type(MemoryBloomFilter.like(pages), MemoryBloomFilter)
     assert_type(MemoryBloomFilter.load(Path("seen"), key="secret"), MemoryBloomFilter)
     assert_type(pages.info(), FilterInfo)

@@ -217,15 +217,6 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
             return await self._calls().call(item, write=False)
         return await self._run(answers.exists(self._state, item))
 
-    def is_kept(self, item: str | bytes) -> bool:
-        """Return whether the near-cache knows an item; `add` and `exists` ask no server then."""
-        return (near := self._state.near) is not None and near.knows(item)
-
-    def kept_many(self, items: Sequence[str | bytes]) -> list[bool]:
-        """Return for each item whether the near-cache knows it; see `is_kept`."""
-        near = self._state.near
-        return [False] * len(items) if near is None else near.known(items)
-
     async def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Add many items; an item repeated among them is new once.
 
@@ -351,10 +342,6 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         """
         return await self._run(discards.discard(self._state, item))
 
-    async def remove(self, item: str | bytes) -> None:
-        """Discard an item as `discard` does; raise KeyError if it was not there."""
-        await self._run(discards.remove(self._state, item))
-
     async def discard_many(self, items: Iterable[str | bytes]) -> list[bool]:
         """Discard many items; one answer for each, in order, as `discard` gives it.
 
@@ -463,10 +450,3 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         def __len__(self) -> int:
             """Return `count()`. So `if pages:` asks the server; an empty filter is False."""
             return self.count()
-
-        def __ior__(self, other: AsyncBloomFilter | MemoryBloomFilter) -> Self:
-            """Add everything that another filter holds, as `update`."""
-            if not isinstance(other, (AsyncBloomFilter, MemoryBloomFilter)):
-                return NotImplemented
-            self.update(other)
-            return self

@@ -212,15 +212,6 @@ class BloomFilter(ClaimableFilter, WholeFilter):
             return True
         return self._run(answers.exists(self._state, item))
 
-    def is_kept(self, item: str | bytes) -> bool:
-        """Return whether the near-cache knows an item; `add` and `exists` ask no server then."""
-        return (near := self._state.near) is not None and near.knows(item)
-
-    def kept_many(self, items: Sequence[str | bytes]) -> list[bool]:
-        """Return for each item whether the near-cache knows it; see `is_kept`."""
-        near = self._state.near
-        return [False] * len(items) if near is None else near.known(items)
-
     def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Add many items; an item repeated among them is new once.
 
@@ -343,10 +334,6 @@ class BloomFilter(ClaimableFilter, WholeFilter):
         """
         return self._run(discards.discard(self._state, item))
 
-    def remove(self, item: str | bytes) -> None:
-        """Discard an item as `discard` does; raise KeyError if it was not there."""
-        self._run(discards.remove(self._state, item))
-
     def discard_many(self, items: Iterable[str | bytes]) -> list[bool]:
         """Discard many items; one answer for each, in order, as `discard` gives it.
 
@@ -447,10 +434,3 @@ class BloomFilter(ClaimableFilter, WholeFilter):
     def __len__(self) -> int:
         """Return `count()`. So `if pages:` asks the server; an empty filter is False."""
         return self.count()
-
-    def __ior__(self, other: BloomFilter | MemoryBloomFilter) -> Self:
-        """Add everything that another filter holds, as `update`."""
-        if not isinstance(other, (BloomFilter, MemoryBloomFilter)):
-            return NotImplemented
-        self.update(other)
-        return self
