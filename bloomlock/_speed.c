@@ -308,23 +308,21 @@ static inline void read_digest(const Shape *shape, const Py_buffer *view, Py_ssi
     memcpy(words, (const char *)view->buf + (size_t)row * size, size);
 }
 
-/* place(digests): shards, and offsets column by column, as NumPy reads rows of them fastest */
+/* place(digests): offsets column by column, as NumPy reads rows of them fastest */
 static PyObject *places_place(PyObject *object, PyObject *digests)
 {
     const Shape *shape = &((Places *)object)->shape;
     Py_buffer view;
-    uint64_t *shard, *column, words[MAX_HASHES];
+    uint64_t *column, words[MAX_HASHES];
     uint32_t places[MAX_HASHES];
     Py_ssize_t count = take_digests(shape, digests, &view);
     if (count < 0)
         return NULL;
-    PyObject *shards = new_words(count, 1, &shard);
     PyObject *offsets = new_words(count, shape->hashes, &column);
-    if (shards != NULL && offsets != NULL) {
+    if (offsets != NULL) {
         Py_BEGIN_ALLOW_THREADS
         for (Py_ssize_t row = 0; row < count; row++) {
             read_digest(shape, &view, row, words);
-            shard[row] = shard_of(shape, words[0]);
             place(shape, words, places);
             for (uint32_t i = 0; i < shape->hashes; i++)
                 column[(Py_ssize_t)i * count + row] = (uint64_t)places[i] + FIRST_BIT;
@@ -332,11 +330,7 @@ static PyObject *places_place(PyObject *object, PyObject *digests)
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&view);
-    if (shards != NULL && offsets != NULL)
-        return Py_BuildValue("(NN)", shards, offsets);
-    Py_XDECREF(shards);
-    Py_XDECREF(offsets);
-    return NULL;
+    return offsets;
 }
 
 /* Bits in memory. */
@@ -428,17 +422,19 @@ static inline Py_ssize_t smaller(Py_ssize_t a, Py_ssize_t b) { return a < b ? a 
 
 /* Note for each item whether it was there, in order; with `write` add those that were not. Some
    items are placed ahead, so that the processor fetches their bytes in between. */
-static void take_all(const Places *self, const uint64_t *digests, Py_ssize_t count, int write,
+static void take_all(const Places *self, const Py_buffer *digests, Py_ssize_t count, int write,
                      uint8_t *found)
 {
     const Shape *shape = &self->shape;
+    uint64_t words[MAX_HASHES];
     uint32_t places[ROWS_AHEAD][MAX_HASHES];
     uint8_t *bitmaps[ROWS_AHEAD];
     for (Py_ssize_t first = 0; first < count; first += ROWS_AHEAD) {
         Py_ssize_t rows = smaller(ROWS_AHEAD, count - first);
-        for (Py_ssize_t i = 0; i < rows; i++, digests += shape->words) {
-            bitmaps[i] = bitmap_of(self, shard_of(shape, digests[0]));
-            place(shape, digests, places[i]);
+        for (Py_ssize_t i = 0; i < rows; i++) {
+            read_digest(shape, digests, first + i, words);
+            bitmaps[i] = bitmap_of(self, shard_of(shape, words[0]));
+            place(shape, words, places[i]);
             for (uint32_t j = 0; j < shape->hashes; j++)
                 PREFETCH(&bitmaps[i][places[i][j] >> 3]);
         }
@@ -447,43 +443,40 @@ static void take_all(const Places *self, const uint64_t *digests, Py_ssize_t cou
     }
 }
 
-/* Return a byte for each item, 1 if it was there (with `write`: not there); Python has to look: None. */
-static PyObject *take_many(const Places *self, PyObject *items, int write)
+/* Return a byte for each digest, 1 if the item was there (with `write`: not there). */
+static PyObject *take_many(const Places *self, PyObject *digests, int write)
 {
-    PyObject *answers = NULL;
-    Py_ssize_t count = count_of(items);
-    if (count < 0 || !self->held)
-        return count < 0 ? NULL : Py_NewRef(Py_None);
-    uint64_t *digests = allocate(count, sizeof(uint64_t) * self->shape.words);
-    int done = digests ? digest_all(&self->shape, items, count, digests) : -1;
-    if (done == 0)
-        answers = Py_NewRef(Py_None);
-    if (done > 0)
-        answers = PyBytes_FromStringAndSize(NULL, count);
-    if (done > 0 && answers != NULL) {
+    Py_buffer view;
+    Py_ssize_t count = take_digests(&self->shape, digests, &view);
+    if (count < 0)
+        return NULL;
+    PyObject *answers = self->held ? PyBytes_FromStringAndSize(NULL, count) : NULL;
+    if (answers != NULL) {
         uint8_t *found = (uint8_t *)PyBytes_AsString(answers);
         if (write) {
-            take_all(self, digests, count, 1, found);
+            take_all(self, &view, count, 1, found);
         } else {
             Py_BEGIN_ALLOW_THREADS
-            take_all(self, digests, count, 0, found);
+            take_all(self, &view, count, 0, found);
             Py_END_ALLOW_THREADS
         }
         for (Py_ssize_t i = 0; i < count; i++)
             found[i] ^= (uint8_t)write;
+    } else if (!self->held) {
+        PyErr_SetString(PyExc_ValueError, "there are no images");
     }
-    PyMem_Free(digests);
+    PyBuffer_Release(&view);
     return answers;
 }
 
-static PyObject *places_exists_many(PyObject *object, PyObject *items)
+static PyObject *places_exists_many(PyObject *object, PyObject *digests)
 {
-    return take_many((Places *)object, items, 0);
+    return take_many((Places *)object, digests, 0);
 }
 
-static PyObject *places_add_many(PyObject *object, PyObject *items)
+static PyObject *places_add_many(PyObject *object, PyObject *digests)
 {
-    return take_many((Places *)object, items, 1);
+    return take_many((Places *)object, digests, 1);
 }
 
 /* combine(other, both): take every bit that is set in either, or with `both` those set in both */

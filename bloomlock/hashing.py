@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
@@ -19,13 +20,14 @@ from .hash_keys import keyed_digest
 from .sizing import FIRST_BIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
     from ._speed import Places
 
     Words = npt.NDArray[np.uint64]
+    Indices = npt.NDArray[np.intp]
 
 FEW_OFFSETS = 256
 """So few are quicker computed one by one than in arrays."""
@@ -89,6 +91,7 @@ class Hasher:
     Attributes:
         places: What places digests in C; None where the core is not there.
         compiled: The same, where it makes the digests too: not with a key.
+        identify: Returns the identity of an item, whatever the seeds.
         hashes: Offsets of an item in each slice; with a window they are the same in all.
     """
 
@@ -102,7 +105,8 @@ class Hasher:
         key: bytes | None = None,
         further: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        self._digest = mmh3_x64_128_digest if key is None else keyed_digest(key)
+        self.identify = mmh3_x64_128_digest if key is None else keyed_digest(key)
+        self._digest = self.identify if seeds is None else partial(_seeded_digest, seeds)
         self.shard_bits = shard_bits
         self.num_hashes = num_hashes
         self.shards = shards
@@ -124,18 +128,19 @@ class Hasher:
         >>> Hasher(9592955, 7).locate(b"https://example.org/")
         (0, [141893, 6070917, 4366030, 4620188, 6833392, 1412688, 7543987])
         """
+        words = self.words([data])
+        return self._shard_of(words), self._offsets(words)
+
+    def _offsets(self, words: bytes) -> list[int]:
         if self.places is not None:
-            shards, found = self.places.place(self.words([data]))
-            number = 0 if self.shards == 1 else int.from_bytes(shards, "little")
-            return number, list(self._words.unpack(found))
+            return list(self._words.unpack(self.places.place(words)))
         bits = self.shard_bits
         if self.seeds is not None:
-            halves = [mmh3_x64_128_utupledigest(data, seed)[0] for seed in self.seeds]
             # An item and the same one with a zero byte at its end may have the digests of two
             # neighbouring seeds exchanged; `i` keeps their bits apart.
-            offsets = [(half % bits + i) % bits + FIRST_BIT for i, half in enumerate(halves)]
-            return (halves[0] * self.shards) >> 64, offsets
-        h1, h2 = _HALVES.unpack(self._digest(data))
+            halves = enumerate(self._words.unpack(words))
+            return [(half % bits + i) % bits + FIRST_BIT for i, half in halves]
+        h1, h2 = _HALVES.unpack(words)
         x = h1 % bits
         z, y = divmod(h2, bits)
         z %= bits
@@ -144,42 +149,43 @@ class Hasher:
             offsets.append(x + FIRST_BIT)
             x = (x + y) % bits
             y += z + step
-        return (h1 * self.shards) >> 64, offsets
+        return offsets
 
     def shard_of(self, data: bytes) -> int:
-        if self.shards == 1:
-            return 0
-        if self.seeds is not None:
-            return self.locate(data)[0]
-        return (int.from_bytes(self._digest(data)[:8], "little") * self.shards) >> 64
+        return 0 if self.shards == 1 else self._shard_of(self.words([data]))
 
-    def by_shard(self, items: Sequence[bytes]) -> Mapping[int, Sequence[int]]:
-        if self.shards == 1 and items:
-            return {0: range(len(items))}
-        if self.places is not None:
-            return group(memoryview(self.places.place(self.words(items))[0]).cast("Q"))
-        return group(map(self.shard_of, items))
+    def _shard_of(self, words: bytes) -> int:
+        return (int.from_bytes(words[:8], "little") * self.shards) >> 64
 
-    def identify(self, data: bytes) -> bytes:
-        """Return the identity of an item, whatever the seeds."""
-        return self._digest(data)
+    def by_shard(self, digests: Words) -> dict[int, Indices]:
+        """Return where the items of each shard stand, in their order."""
+        if self.shards == 1 and len(digests):
+            return {0: np.arange(len(digests))}
+        # (h1 * S) >> 64 by 32-bit halves
+        half, shards = np.uint64(32), np.uint64(self.shards)
+        low = (digests[:, 0] & np.uint64(2**32 - 1)) * shards >> half
+        numbers = ((digests[:, 0] >> half) * shards + low >> half).astype(np.uint16)
+        order = np.argsort(numbers, kind="stable")
+        found, starts = np.unique(numbers[order], return_index=True)
+        return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=False))
 
     def words(self, items: Sequence[bytes]) -> bytes:
-        """Return the digests of encoded items as the compiled core takes them."""
+        """Return the digests of encoded items: two words of each, or one for each seed."""
         if self.compiled is not None:
             return cast("bytes", self.compiled.digests(list(items)))
         return b"".join(map(self._digest, items))
 
-    def rows(self, items: Sequence[bytes]) -> Words:
-        """Return the offsets of many encoded items, all of one shard: n rows of k."""
-        if self.places is None:
-            offsets = np.array([self.locate(item)[1] for item in items], np.uint64)
-            return offsets.reshape(-1, self.num_hashes)
-        return self.place(self.words(items))
+    def digests(self, items: Sequence[bytes]) -> Words:
+        """Return the same as an array, a row for each item."""
+        words = np.frombuffer(self.words(items), np.uint64)
+        return words.reshape(-1, 2 if self.seeds is None else self.num_hashes)
 
-    def place(self, words: bytes | Words) -> Words:
-        columns = self.places.place(words)[1] if self.places else b""
-        return np.frombuffer(columns, np.uint64).reshape(self.num_hashes, -1).T
+    def place(self, digests: Words) -> Words:
+        """Return the offsets of items in their shards: n rows of k."""
+        if self.places is None:
+            offsets = [self._offsets(row.tobytes()) for row in digests]
+            return np.array(offsets, np.uint64).reshape(-1, self.num_hashes)
+        return np.frombuffer(self.places.place(digests), np.uint64).reshape(self.num_hashes, -1).T
 
     def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:
         """Return the offsets of encoded items, all of one shard, four bytes each, big-endian.
@@ -198,13 +204,11 @@ class Hasher:
                 for offset in part.locate(item)[1]
             ]
             return struct.pack(f">{len(offsets)}I", *offsets)
-        words = self.words(items)
-        rows = [part.place(words) + np.uint64(shift) for part, shift in parts]
+        digests = self.digests(items)
+        rows = [part.place(digests) + np.uint64(shift) for part, shift in parts]
         return np.concatenate(rows, axis=1).astype(">u4").tobytes()
 
 
-def group(numbers: Iterable[int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for index, number in enumerate(numbers):
-        found.setdefault(number, []).append(index)
-    return found
+def _seeded_digest(seeds: Sequence[int], data: bytes) -> bytes:
+    halves = [mmh3_x64_128_utupledigest(data, seed)[0] for seed in seeds]
+    return struct.pack(f"<{len(seeds)}Q", *halves)

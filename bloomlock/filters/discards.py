@@ -118,7 +118,7 @@ def _discard_in(
     if not is_flagged and not (yield from _flag_all(state, view)):
         return None
     left = [index for index, answer in enumerate(answers) if answer is None]
-    by_shard = view.hasher.by_shard(pick(items, left))
+    by_shard = view.hasher.by_shard(view.hasher.digests([items[index] for index in left]))
     asked = [[left[index] for index in indices] for indices in by_shard.values()]
     # Sent once: the answer to what was discarded by a first try would be False.
     cores = [

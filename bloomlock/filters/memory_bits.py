@@ -145,11 +145,9 @@ class MemoryBits(LockOwner):
     ) -> list[bool]:
         if isinstance(self.engine, PythonBits):
             return cast("list[bool]", step(encode_items(items, first)))
-        answers = step(items)
-        if answers is None:
-            # Of an item that is neither str nor bytes, or has no UTF-8 form, this is the error.
-            answers = step(encode_items(items, first))
-        return cast("list[bool]", np.frombuffer(answers, np.bool_).tolist())
+        # Of an item that is neither str nor bytes, or has no UTF-8 form, the encoding is the error.
+        digests = self.engine.digests(items) or self.engine.digests(encode_items(items, first))
+        return cast("list[bool]", np.frombuffer(step(digests), np.bool_).tolist())
 
     def merge(self, other: MemoryBits) -> None:
         self.engine.combine(other.engine, False)

@@ -61,10 +61,10 @@ def ask_beside(
     view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool
 ) -> Core[tuple[Answered, npt.NDArray[np.int8]]]:
     """Return what `strategy` answers, and for each item whether it has a tombstone."""
-    by_shard = view.hasher.by_shard(items)
+    by_shard = view.hasher.by_shard(view.hasher.digests(items))
     cores: list[Core[Any]] = []
     for number, indices in by_shard.items():
-        shard, mine = view.shards[number], pick(items, indices)
+        shard, mine = view.shards[number], pick(items, indices.tolist())
         cores.append(_look_up(shard, mine))
         cores.append(strategy.ask_shard(shard, mine, write=write))
     most = strategy.shards_at_once(view.shards[0])

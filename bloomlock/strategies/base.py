@@ -80,7 +80,8 @@ class Segment(NamedTuple):
 
 if TYPE_CHECKING:
     Segments = list[Segment]
-    Answered = Sequence[tuple[Sequence[int], Segments]]
+    Indices = npt.NDArray[np.intp]
+    Answered = Sequence[tuple[Sequence[int] | Indices, Segments]]
 
 
 class Strategy(ABC):
@@ -123,9 +124,10 @@ class Strategy(ABC):
         if len(shards) == 1 and items:
             segments = yield from self.ask_shard(shards[0], items, write=write)
             return [(range(len(items)), segments)]
-        by_shard = shards[0].hasher.by_shard(items)
+        hasher = shards[0].hasher
+        by_shard = hasher.by_shard(hasher.digests(items))
         cores = [
-            self.ask_shard(shards[number], pick(items, indices), write=write)
+            self.ask_shard(shards[number], pick(items, indices.tolist()), write=write)
             for number, indices in by_shard.items()
         ]
         answers = yield from in_parallel(cores, self.shards_at_once(shards[0]))

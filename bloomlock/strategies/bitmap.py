@@ -14,14 +14,24 @@ https://redis.io/docs/latest/commands/bitop/
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError, ResponseError
 
 from bloomlock.arrays import np
-from bloomlock.commands import EXEC, MULTI, Script, collect, encode_command, encode_large
+from bloomlock.commands import (
+    EXEC,
+    MULTI,
+    Script,
+    collect,
+    encode_command,
+    encode_large,
+    in_parallel,
+)
 from bloomlock.descriptor import header_from_bytes
 from bloomlock.effects import ConnectionLost, Core, Request
+from bloomlock.hashing import pick
 from bloomlock.keys import merge_keys
 from bloomlock.refusals import is_missing
 from bloomlock.sizing import FIRST_BYTE
@@ -30,17 +40,16 @@ from .base import Segment, Strategy, header_command
 from .bits import why_aborted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from bloomlock.effects import Command
+    from bloomlock.hashing import Words
 
-    from .base import Segments, Shard
+    from .base import Answered, Flags, Indices, Segments, Shard
 
     Bytes = npt.NDArray[np.uint8]
-    Flags = npt.NDArray[np.bool_]
-    Rows = npt.NDArray[np.uint64]
 
 WHOLE_BYTES = 8 * 1024 * 1024
 """The largest shard that is merged or read in one command, which takes the server about 10 ms."""
@@ -81,29 +90,48 @@ class BitmapStrategy(Strategy):
         self.is_atomic = fallback.is_atomic
         self.has_answers = answers
 
+    def ask(
+        self, shards: Sequence[Shard], items: Sequence[bytes], *, write: bool
+    ) -> Core[Answered]:
+        hasher = shards[0].hasher
+        digests = hasher.digests(items)
+        by_shard = hasher.by_shard(digests)
+        cores = [
+            self._ask(shards[number], digests[at], partial(_take, items, at), write=write)
+            for number, at in by_shard.items()
+        ]
+        answers = yield from in_parallel(cores, self.shards_at_once(shards[0]))
+        return list(zip(by_shard.values(), answers, strict=True))
+
     def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
-        segment = yield from self._ask_at_once(shard, items, write=write)
+        return self._ask(shard, shard.hasher.digests(items), lambda: items, write=write)
+
+    def _ask(
+        self, shard: Shard, digests: Words, take: Callable[[], Sequence[bytes]], *, write: bool
+    ) -> Core[Segments]:
+        segment = yield from self._ask_at_once(shard, digests, write=write)
         if not isinstance(segment.error, ResponseError):
             return [segment]
         # Nothing was done.
         self.is_forbidden = self.is_forbidden or is_missing(segment.error)
         size = max(1, self._fallback.bits_per_exchange // shard.hasher.num_hashes)
         answered: list[Segment] = []
+        items = take()
         for start in range(0, len(items), size):
             some = items[start : start + size]
             answered += yield from self._fallback.ask_shard(shard, some, write=write)
         return answered
 
-    def _ask_at_once(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segment]:
-        count, size = len(items), image_bytes(shard)
+    def _ask_at_once(self, shard: Shard, digests: Words, *, write: bool) -> Core[Segment]:
+        count, size = len(digests), image_bytes(shard)
         image, room = _take_memory(size, write=write)
         if not write:
             reply = yield from _read(shard, size, room)
         elif self.has_answers:
-            _set(shard, image, items)
+            _set(shard, image, digests)
             reply = yield from merge_part(shard, 0, image, room)
         else:
-            _set(shard, image, items)
+            _set(shard, image, digests)
             reply = shard.header, b""
             for start, stop in _parts(size):
                 if image[start:stop].any():
@@ -117,13 +145,17 @@ class BitmapStrategy(Strategy):
             return Segment(count, header)
         missing: Flags | list[bool] = [False] * count
         if self.has_answers or not write:
-            missing = _missing(shard, before, items)
+            missing = _missing(shard, before, digests)
         if size <= WHOLE_BYTES:
             _KEPT[:] = [(image, room)]
         return Segment(count, header, missing)
 
     def shards_at_once(self, shard: Shard) -> int:
         return max(1, TOGETHER_BYTES // image_bytes(shard))
+
+
+def _take(items: Sequence[bytes], at: Indices) -> list[bytes]:
+    return pick(items, at.tolist())
 
 
 def _take_memory(size: int, *, write: bool) -> tuple[Bytes, memoryview]:
@@ -137,29 +169,29 @@ def _take_memory(size: int, *, write: bool) -> tuple[Bytes, memoryview]:
     return np.zeros(size, np.uint8), np.empty(size + REST_BYTES, np.uint8).data
 
 
-def _set(shard: Shard, image: Bytes, items: Sequence[bytes]) -> None:
+def _set(shard: Shard, image: Bytes, digests: Words) -> None:
     hasher = shard.hasher
-    if hasher.compiled is not None:
-        hasher.compiled.over((image,) * hasher.shards).add_many(list(items))
+    if hasher.places is not None:
+        hasher.places.over((image,) * hasher.shards).add_many(digests)
     else:
-        set_rows(image, hasher.rows(items))
+        set_rows(image, hasher.place(digests))
 
 
-def _missing(shard: Shard, before: bytes | memoryview, items: Sequence[bytes]) -> Flags:
+def _missing(shard: Shard, before: bytes | memoryview, digests: Words) -> Flags:
     hasher = shard.hasher
-    if hasher.compiled is not None:
+    if hasher.places is not None:
         image = bytearray(before) if isinstance(before, bytes) else before
-        bits = hasher.compiled.over((image,) * hasher.shards)
-        return ~np.frombuffer(cast("bytes", bits.exists_many(list(items))), np.bool_)
-    return rows_missing(np.frombuffer(before, np.uint8), hasher.rows(items))
+        found = hasher.places.over((image,) * hasher.shards).exists_many(digests)
+        return ~np.frombuffer(found, np.bool_)
+    return rows_missing(np.frombuffer(before, np.uint8), hasher.place(digests))
 
 
-def set_rows(image: Bytes, rows: Rows) -> None:
+def set_rows(image: Bytes, rows: Words) -> None:
     for index, masks in _columns(rows):
         np.bitwise_or.at(image, index, masks)
 
 
-def rows_missing(image: Bytes, rows: Rows) -> Flags:
+def rows_missing(image: Bytes, rows: Words) -> Flags:
     """Return for each row of bits whether any of them is 0."""
     missing = np.zeros(len(rows), np.bool_)
     for index, masks in _columns(rows):
@@ -167,7 +199,7 @@ def rows_missing(image: Bytes, rows: Rows) -> Flags:
     return missing
 
 
-def _columns(rows: Rows) -> Iterator[tuple[npt.NDArray[np.intp], Bytes]]:
+def _columns(rows: Words) -> Iterator[tuple[npt.NDArray[np.intp], Bytes]]:
     for numbers in rows.T:
         masks = np.right_shift(np.uint8(128), numbers.astype(np.uint8) & np.uint8(7))
         yield (numbers >> np.uint64(3)).astype(np.intp), masks

@@ -72,8 +72,9 @@ def test_items_lie_and_commands_are_as_python_has_them(shape, shards, key, items
     assert one.places is not None
     data = [item.encode() if isinstance(item, str) else item for item in items]
     assert [one.locate(item) for item in data] == [two.locate(item) for item in data]
-    assert np.array_equal(one.rows(data), two.rows(data))
-    assert one.by_shard(data) == two.by_shard(data)
+    assert one.words(data) == two.words(data)
+    digests = one.digests(data)
+    assert np.array_equal(one.place(digests), two.place(digests))
     commands = []
     for hasher in (one, two):
         shard = Shard("bloomlock:{é}:bits", 7, shape[0], SliceState(hasher, 0, ()))
@@ -94,8 +95,12 @@ def test_digests_between_two_shards_go_to_one_of_them(shards, others):
     edges = [-(-number * 2**64 // shards) for number in range(1, shards)]
     firsts = [0, 2**64 - 1, *others, *edges, *(edge - 1 for edge in edges)]
     digests = np.array([[first, 7] for first in firsts], np.uint64)
-    numbers, _ = Hasher(8192, 3, shards).places.place(digests)
-    assert np.frombuffer(numbers, np.uint64).tolist() == [first * shards >> 64 for first in firsts]
+    hasher, expected = Hasher(8192, 3, shards), [first * shards >> 64 for first in firsts]
+    found = [hasher.places.operations(digest, True)[0] for digest in digests]
+    by_shard = hasher.by_shard(digests)
+    assert found == expected
+    assert list(by_shard) == sorted(set(expected))
+    assert all((np.array(expected)[at] == number).all() for number, at in by_shard.items())
 
 
 SHAPES = [
@@ -215,7 +220,8 @@ def test_buffers_of_another_length_are_refused():
     with pytest.raises(BufferError):
         places.over((bytes(1048), bytes(1048)))
     for digests in [bytes(8), bytes(17), np.zeros(3, np.uint64)]:
-        for place in (places.place, lambda digests: places.operations(digests, True)):
+        steps = (places.place, places.add_many, lambda digests: places.operations(digests, True))
+        for place in steps:
             with pytest.raises(ValueError, match="length"):
                 place(digests)
     held = bytearray(1048)
@@ -231,7 +237,9 @@ def test_without_images_there_are_no_bits():
     places = Hasher(8192, 7).places
     places.limit = 10
     assert (places.add("a"), places.exists("a")) == (None, None)
-    assert (places.add_many(["a"]), places.exists_many(["a"])) == (None, None)
+    for step in (places.add_many, places.exists_many):
+        with pytest.raises(ValueError, match="images"):
+            step(places.digests(["a"]))
     places.clear()
     with pytest.raises(ValueError, match="shape"):
         places.over((bytearray(1048),)).combine(places, False)

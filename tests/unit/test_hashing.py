@@ -33,10 +33,11 @@ keys = st.none() | st.binary(min_size=16, max_size=64)
 
 def placed(hasher, items):
     shards = [0] * len(items)
-    for shard, indices in hasher.by_shard(items).items():
+    digests = hasher.digests(items)
+    for shard, indices in hasher.by_shard(digests).items():
         for index in indices:
             shards[index] = shard
-    return shards, hasher.rows(items).tolist()
+    return shards, hasher.place(digests).tolist()
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["what"])

@@ -109,7 +109,7 @@ def test_a_filter_takes_shards_of_a_few_mebibytes_by_itself(exponent):
 
 def test_no_shard_gets_more_items_than_it_is_sized_for():
     hasher = Hasher(2**20, 3, 50)
-    found = hasher.by_shard([b"%d" % number for number in range(100_000)])
+    found = hasher.by_shard(hasher.digests([b"%d" % number for number in range(100_000)]))
     assert max(map(len, found.values())) <= shard_capacity(100_000, 50)
 
 
