@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock.scrapy")
 
 _PICKLE = b"P"
+_TAG = "bloomlock_page"
 _DEFAULTS = Request("data:,").to_dict()
 del _DEFAULTS["url"]
 _SIMPLE = (str, int, float, bool, type(None))
@@ -63,7 +65,12 @@ class RequestCodec:
     def encode(self, request: Request) -> bytes:
         try:
             fields = request.to_dict(spider=self._spider)
-        except ValueError as error:
+            if "_class" in fields:
+                # Another process could not make one whose class is found by no name, or takes
+                # other arguments.
+                request_from_dict(fields, spider=self._spider)
+        # Properties of the spider are read, and they and the class may raise anything.
+        except Exception as error:
             raise UnserializableError(str(error)) from error
         if "_class" not in fields:
             # Another class may have other defaults.
@@ -159,14 +166,15 @@ def _untagged(fields: dict[str, Any]) -> Any:
     return fields
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class OpenPage:
     """A request from when it is taken until its callback, its items and its children are done.
 
     Attributes:
         request: None if its entry could not be read.
         id: On the server; empty if the request stays in this process.
-        parent: The page whose callback made it, if it stays in this process.
+        parent: The page whose callback made it, or of which the downloader did, if it stays in this
+            process.
         fingerprint: What is added to the filter when it is done, if it was not when it was queued.
         children: How many requests that stay in this process wait or are open.
         records: What the filter of delivered pages is given when it is done.
@@ -196,6 +204,24 @@ class OpenPages(dict["Request", OpenPage]):
         super().__init__()
         self.maker_of: WeakKeyDictionary[Request, OpenPage] = WeakKeyDictionary()
         self._on_end = on_end
+        self._by_tag: WeakValueDictionary[str, OpenPage] = WeakValueDictionary()
+
+    def begin(self, request: Request, page: OpenPage) -> None:
+        self[request] = page
+        if not page.id:
+            # The downloader copies `meta` into what it makes of a request, a retry or a redirect.
+            request.meta[_TAG] = tag = secrets.token_hex(8)
+            self._by_tag[tag] = page
+
+    def note_child(self, request: Request) -> OpenPage | None:
+        """Note a request that stays in this process; return the page that waits for it, if any."""
+        maker = self.maker_of.get(request)
+        made_of = self._by_tag.get(request.meta.get(_TAG, ""))
+        if maker is None and made_of is not None and (made_of.children or not made_of.is_over):
+            maker = self.maker_of[request] = made_of
+        if maker is not None:
+            maker.children += 1
+        return maker
 
     def note_made(self, requests: Iterable[Request], by: Request) -> None:
         if by in self:
@@ -288,9 +314,7 @@ class PushMaker:
 
     def _stays_here(self, request: Request, error: Exception) -> None:
         self._count("scheduler/unserializable")
-        page = self._pages.maker_of.get(request)
-        if page is not None:
-            page.children += 1
+        page = self._pages.note_child(request)
         callback = getattr(request.callback, "__qualname__", repr(request.callback))
         if self._is_first(callback):
             logger.warning(

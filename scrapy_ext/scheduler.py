@@ -147,7 +147,7 @@ class Scheduler(BaseScheduler):
             self.exchange.want()
             return None
         page, request = self._ready.popleft()
-        self._pages[request] = page
+        self._pages.begin(request, page)
         self._count("scheduler/dequeued")
         self._count(f"scheduler/dequeued/{'redis' if page.id else 'memory'}")
         if request.meta.get("is_start_request"):

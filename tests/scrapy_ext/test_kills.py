@@ -108,6 +108,30 @@ def test_a_page_stays_open_until_the_requests_are_done_that_stay_in_its_process(
     assert last.lines("the page that made it stays open until it is done")
 
 
+@pytest.mark.parametrize("answer", [[302, "/2"], [503]], ids=["redirect", "retry"])
+def test_so_it_does_for_what_the_downloader_makes_of_them(
+    answer: list[Any], crawls: Runner, site: Site
+) -> None:
+    site.links = lambda page: [1] if page == 0 else []
+    site.answer = lambda path: answer if path == "/1" and len(site.requested) < 4 else [200]
+    killed = crawls.start(ADDON, spider="LambdaSpider")
+    site.on_request = lambda count: count == 3 and killed.kill()
+    assert killed.finish().code == -signal.SIGKILL
+    assert crawls.run(spider="LambdaSpider").reason == "finished"
+    assert crawls.noted("done") == {"/0": 2, "/1": 1}
+
+
+def test_one_that_fails_after_retries_makes_its_page_fail(
+    crawls: Runner, site: Site, r: redis.Redis
+) -> None:
+    site.links = lambda page: [1] if page == 0 else []
+    site.answer = lambda path: [503] if path == "/1" else [200]
+    assert crawls.run(spider="LambdaSpider").own("failed") == 1
+    assert site.requested == ["/0", "/1", "/1", "/1"]
+    (value,) = r.hvals("{spider}:failed")
+    assert b"which it made, failed: status 503" in value
+
+
 def test_one_that_fails_makes_its_page_fail(crawls: Runner, site: Site, r: redis.Redis) -> None:
     site.links = lambda page: [1, 2] if page == 0 else []
     arguments = {"how": {"/1": {"partial": True}}, "raises": ["/1"]}

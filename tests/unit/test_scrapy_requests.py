@@ -90,6 +90,30 @@ def test_a_callback_that_is_no_method_of_the_spider_has_no_form(callback: Any) -
             RequestCodec(SPIDER).encode(request)
 
 
+class NumberedRequest(Request):
+    def __init__(self, number: int, **options: Any) -> None:
+        super().__init__(f"{URL}&page={number}", **options)
+
+
+def test_what_another_process_could_not_make_again_has_no_form() -> None:
+    class HiddenRequest(Request):
+        pass
+
+    class WaitingSpider(PageSpider):
+        @property
+        def rows(self) -> Any:
+            raise RuntimeError("there is no database yet")
+
+    waiting = WaitingSpider()
+    for spider, request, why in (
+        (SPIDER, HiddenRequest(URL), "HiddenRequest"),
+        (SPIDER, NumberedRequest(3), "number"),
+        (waiting, Request(URL, waiting.parse_page), "no database"),
+    ):
+        with pytest.raises(UnserializableError, match=why):
+            RequestCodec(spider).encode(request)
+
+
 def test_a_callback_that_is_gone_and_an_entry_of_scrapy_redis() -> None:
     codec = RequestCodec(SPIDER)
     with pytest.raises(ValueError, match="parse_more"):
