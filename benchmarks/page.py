@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from . import results, tables
+from .contenders import STRATEGIES
 from .engine import ERROR_RATE
 from .suites import SUITES
 
@@ -54,24 +55,41 @@ _RATES = {
     "200k": ("batch", "add_many: new items", "200,000 in a call", "exact"),
 }
 """Suite, table, column and base of a rate."""
-_MARKED = re.compile(r"(<!-- (\w+) (\w+)(?: (\w+))? -->\n).*?(<!-- end -->\n)", re.DOTALL)
+_LEFT_OUT = {
+    "single": {"ping", "ping-bytes", "busy", "B to"},
+    "batch": {"items", "bitmap", "transaction", "pipeline", "lock"},
+    "sizes": {"items", "ping", "sadd-count"},
+    "losses": {f"{way}-{end}" for way in STRATEGIES[1:] for end in ("new", "raise")},
+    "locks": {
+        *("ping-client", "ping-bytes", "trips", "server µs", "held twice", "errors"),
+        *(f"{clients}, held 1 ms" for clients in ("1 client", "8 clients", "64 clients")),
+    },
+    "claims": {"ping", "ping-bytes", "client µs", "B to", "B from", "wrong"},
+    "scrapy": {"scrapy-redis-set", "at worst"},
+}
+"""What the terminal shows of a suite and the page does not: contenders, tables, columns."""
+PACKAGES = ("redis", "scrapy", "scrapy-redis", "python-redis-lock", "module bf")
+"""The versions that a page names, beside server and Python."""
+_MARKED = re.compile(r"(<!-- (\w+) (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
 def filled(page: Path, found: dict[str, results.Result]) -> str:
     """Return the text of a page with what was measured between its markers.
 
-    Those are `<!-- tables SUITE -->`, `<!-- tables SUITE PART -->`, `<!-- picture NAME -->` or
-    `<!-- table peers -->`, and `<!-- end -->`.
+    Those are `<!-- tables SUITE -->`, `<!-- picture NAME -->`, `<!-- table peers -->` or
+    `<!-- table versions -->`, and `<!-- end -->`.
     """
 
     def made_for(match: re.Match[str]) -> str:
-        start, kind, name, part, end = match.groups()
+        start, kind, name, end = match.groups()
         if kind == "picture":
             made = _picture(name, page.parent)
         elif name == "peers":
             made = _peers(found)
+        elif name == "versions":
+            made = _versions(found)
         else:
-            made = "\n".join(_suite(found[name], part))
+            made = "\n".join(_suite(found[name]))
         return f"{start}\n{made}\n{end}"
 
     return _MARKED.sub(made_for, page.read_text("utf-8"))
@@ -103,22 +121,25 @@ def _peers(found: dict[str, results.Result]) -> str:
     return PEERS.format_map(figures | {"set": f"{least}-{most}"})
 
 
-def _suite(result: results.Result, wanted: str | None) -> Iterator[str]:
-    yield f"{_header(result)}\n"
-    rows = results.rows_of(result)
+def _suite(result: results.Result) -> Iterator[str]:
+    machine, quick = result["machine"], ", `--quick`" if result["quick"] else ""
+    on = f"{machine['processor']}, {machine['cores']} cores, load {machine['load']}"
+    yield f"Measured {result['taken'][:10]}{quick} on {on}.\n"
+    left_out = _LEFT_OUT.get(result["suite"], set())
+    rows = [row for row in results.rows_of(result) if not {row.name, row.table} & left_out]
     for part in SUITES[result["suite"]].parts:
-        if wanted and part.name != wanted:
-            continue
         mine = [row for row in rows if row.part == part.name]
-        made = tables.pivot(mine, part.pivot) if part.pivot else tables.plain(mine, part.columns)
+        columns = [column for column in part.columns if column.head not in left_out]
+        made = tables.pivot(mine, part.pivot) if part.pivot else tables.plain(mine, columns)
         yield from map(tables.text, made)
 
 
-def _header(result: results.Result) -> str:
-    machine, versions = result["machine"], dict(result["versions"])
-    quick = ", `--quick`" if result["quick"] else ""
-    on = f"{machine['processor']}, {machine['cores']} cores (load {machine['load']} at the start)"
-    packages = ("redis", "scrapy", "scrapy-redis", "python-redis-lock", "module bf")
-    words = [f"{name} {versions[name]}" for name in packages if name in versions]
-    with_ = ", ".join([versions["server"], versions["python"], *words])
-    return f"Measured {result['taken'][:10]}{quick} on {on} with {with_}."
+def _versions(found: dict[str, results.Result]) -> str:
+    """Return a line for each set of versions that results were measured with."""
+    lines = []
+    for result in found.values():
+        versions = dict(result["versions"])
+        words = [versions["server"], versions["python"]]
+        words += [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
+        lines.append(f"With {', '.join(words)}.\n")
+    return "\n".join(dict.fromkeys(lines))
