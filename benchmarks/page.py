@@ -64,7 +64,8 @@ _LEFT_OUT = {
         *("ping-client", "ping-bytes", "trips", "server µs", "held twice", "errors"),
         *(f"{clients}, held 1 ms" for clients in ("1 client", "8 clients", "64 clients")),
     },
-    "claims": {"ping", "ping-bytes", "client µs", "B to", "B from", "wrong"},
+    "windows": {"refresh"},
+    "claims": {"ping", "ping-bytes"},
     "scrapy": {"scrapy-redis-set", "at worst"},
 }
 """What the terminal shows of a suite and the page does not: contenders, tables, columns."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .results import Row
 
 LARGE, PRECISE = 100.0, 10.0
-BASES = ("exact", "sadd", "async-sadd", "set", "plain", "redis-py", "bf", "in-memory")
+BASES = ("exact", "lock-sadd", "sadd", "async-sadd", "set", "plain", "redis-py", "bf", "in-memory")
 """What rates are compared with: the first of these that is in a column."""
 
 Form = Literal["median", "spread", "sum", "percent", "max"]

@@ -32,7 +32,6 @@ SUITE = Suite(
                 Column("/ PING", "rate", "ping", "spread"),
                 *FULL[5:],
             ),
-            pivot="",
         ),
     ),
 )
