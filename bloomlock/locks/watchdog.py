@@ -305,7 +305,12 @@ class Watchdog:
 
     def _start_thread(self) -> None:
         # A thread of its own, not a worker: it does not end with the job before.
-        threading.Thread(target=self._run, name="bloomlock-watchdog", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="bloomlock-watchdog", daemon=True).start()
+        except RuntimeError:
+            # Since Python 3.12 an atexit handler can start no thread. What it holds is not renewed.
+            if threading.main_thread().is_alive():
+                raise
 
     def _run(self) -> None:
         if not self._only_one.acquire(blocking=False):

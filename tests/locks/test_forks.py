@@ -194,6 +194,20 @@ print("held")
     assert is_free(r, Lock("job", r))
 
 
+def test_an_atexit_handler_can_take_a_lock_and_a_claim(valkey):
+    """From Python 3.12 on no thread can be started by then."""
+    body = """
+import atexit
+from bloomlock import BloomFilter
+@atexit.register
+def flush():
+    with Lock('job', url), BloomFilter('pages', 1000, client=url).claim('a') as claim:
+        print(claim.state.name)
+"""
+    done = run(body, valkey)
+    assert (done.stdout, done.stderr) == ("NEW\n", "")
+
+
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
 def test_a_server_that_is_stopped_does_not_keep_the_process_from_ending(stoppable, kind):
     body = {
