@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     Item = str | bytes
 
 SCRIPTS_KEPT = 64
+MOST_WORDS = 5000
+"""Keys, or arguments: Lua takes less than 8,000 at once."""
 _DONE, _GROWN, _DONE_BESIDE_DISCARDS = 1, 2, 3
 """What a script answers first; anything else: the filter is another one."""
 
@@ -42,7 +44,13 @@ def run_script(
     """Run a script beside the shards of some items, in the generation attached to."""
     check_support(SCRIPTS, state.strategy.name)
     made = _made(_check_text("script", script))
-    words = [_check_text("a key", key) for key in keys]
+    words = [_check_text("a key", key) for key in _check_few("keys", keys)]
+    told = _check_few("args", arguments)
+    for argument in told:
+        if not isinstance(argument, (str, bytes, int, float)):
+            raise ConfigurationError(
+                f"an argument must be str, bytes or a number, not {argument!r:.80}"
+            )
     check_items(items)
     given = list(items)
     encoded = encode_items(given)
@@ -53,7 +61,7 @@ def run_script(
         while True:
             shards, head = _head(view, encoded, renews=renews)
             keys = [shard.key for shard in shards]
-            call = ([*keys, *map(discards_key, keys), *words], (*head, *arguments))
+            call = ([*keys, *map(discards_key, keys), *words], (*head, *told))
             (reply,) = yield from made.call([call], repeatable=True)
             how, *returned = check(answer_of(reply, "a script needs"))
             if how == _DONE_BESIDE_DISCARDS and not view.discards:
@@ -99,6 +107,14 @@ def _head(
     for shard, mine in zip(shards, places.values(), strict=True):
         head += [shard.slices.layout, b"".join(mine)]
     return shards, head
+
+
+def _check_few(what: str, given: Iterable[Any]) -> list[Any]:
+    if isinstance(given, (str, bytes)):
+        raise ConfigurationError(f"{what} must be a list, not {given!r:.80}")
+    if len(listed := list(given)) > MOST_WORDS:
+        raise ConfigurationError(f"{what} must be {MOST_WORDS} at most, not {len(listed)}")
+    return listed
 
 
 def _check_text(what: str, value: object) -> str:

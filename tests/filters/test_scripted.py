@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bloomlock import BloomFilter
-from bloomlock.errors import CapacityError
+from bloomlock.errors import CapacityError, ConfigurationError
 
 PUSH_NEW = """
 local new = {}
@@ -61,3 +61,21 @@ def test_a_full_filter_takes_no_new_items_from_a_script(r, valkey):
         for item in items:
             pages.run_script(PUSH_NEW, [item], ["queue"], [item])
     assert 90 < r.llen("queue") < 110
+
+
+@pytest.mark.parametrize(
+    ("keys", "args", "sentence"),
+    [
+        ("queue", (), "keys must be a list, not 'queue'"),
+        ([], b"queue", "args must be a list, not b'queue'"),
+        (["queue"] * 5001, (), "keys must be 5000 at most, not 5001"),
+        ([], ["a"] * 5001, "args must be 5000 at most, not 5001"),
+        ([], [None], "an argument must be str, bytes or a number, not None"),
+        ([], [bytearray(b"a")], "an argument must be str, bytes or a number, not bytearray"),
+    ],
+)
+def test_keys_and_arguments_that_no_script_takes(valkey, keys, args, sentence):
+    pages = BloomFilter("pages", 1000, client=valkey)
+    with pytest.raises(ConfigurationError, match=sentence):
+        pages.run_script("return #KEYS + #ARGV", [], keys, args)
+    assert pages.run_script("return #ARGV", [], ["a"], iter([1] * 5000)) == 5000
