@@ -118,16 +118,23 @@ def ask_claims(
 ) -> Core[list[Any]]:
     """Carry out a step of claims.lua for items of any shards, in one round trip.
 
-    Return an answer for each item, None if its shard is of another generation. `repeated` gets the
-    tokens of rows for which it may have been carried out without an answer, also if this raises.
+    Return an answer for each item, None if its shard is of another generation. With `repeated` it
+    is the exception that its shard raised, while the items of others are done; and `repeated` gets
+    the tokens of rows for which the step may have been carried out without an answer.
     """
     by_shard: dict[Shard, list[int]] = {}
     for index, row in enumerate(rows):
         by_shard.setdefault(row.shard, []).append(index)
-    cores = [
-        _ask_shard(shard, step, [rows[index] for index in indices], options, repeated)
-        for shard, indices in by_shard.items()
-    ]
+
+    def ask_one(shard: Shard, some: Sequence[Row]) -> Core[list[Any] | None]:
+        try:
+            return (yield from _ask_shard(shard, step, some, options, repeated))
+        except Exception as error:
+            if repeated is None:
+                raise
+            return [error] * len(some)
+
+    cores = [ask_one(shard, [rows[i] for i in indices]) for shard, indices in by_shard.items()]
     each: list[Any] = [None] * len(rows)
     replies = yield from in_parallel(cores)
     for indices, found in zip(by_shard.values(), replies, strict=True):

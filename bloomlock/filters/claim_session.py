@@ -293,10 +293,6 @@ def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
     try:
         rows = [one.row for one in pending]
         answers = yield from ask_claims("commit", rows, repeated=repeated)
-    except Exception:
-        for session in pending:
-            session.watch()
-        raise
     except BaseException:
         # What was cut off may have been sent.
         repeated.update(session.token for session in pending)
@@ -304,8 +300,12 @@ def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
     finally:
         for session in pending:
             session.is_repeated |= session.token in repeated
-    added = 0
+    added, failure = 0, None
     for session, near, answer in zip(pending, nears, answers, strict=True):
+        if isinstance(answer, Exception):
+            failure = answer
+            session.watch()
+            continue
         session.end(None if answer is None else bool(answer))
         if answer:
             added += 1
@@ -313,6 +313,8 @@ def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
                 near.keep(session.offer.item)
     if added and (state := pending[0].filter_state).fill.due(added):
         yield from state.fill.look_after_add(pending[0].view)
+    if failure is not None:
+        raise failure
     known = [None if one.ended == "unknown" else one.ended == "committed" for one in sessions]
     if None in known:
         raise sessions[known.index(None)].unknown_error(known)

@@ -51,6 +51,28 @@ def test_a_worker_that_is_killed(clock, mine, moment):
     assert mine.claim("a").state is SEEN
 
 
+def test_what_one_shard_refuses_changes_nothing_of_what_others_committed(make, proxy):
+    mine, other = make(proxy.client(), shards=4), make(shards=4)
+    items = [str(number) for number in range(8)]
+    made = mine.claim_many(items)
+    third = proxy.seen.count("EVALSHA") + 3
+
+    def judge(name, _number):
+        is_third = name == "EVALSHA" and proxy.seen.count(name) == third
+        return b"-OOM command not allowed when used memory\r\n" if is_third else "pass"
+
+    proxy.judge = judge
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        mine.commit_many(made)
+    are_done = other.exists_many(items)
+    assert 0 < are_done.count(False) < len(items)
+    assert [not claim.remaining for claim in made] == are_done
+    # A second commit would come after the discard.
+    assert other.discard_many(items) == are_done
+    assert mine.commit_many(made) == [True] * len(items)
+    assert other.exists_many(items) == [not was_done for was_done in are_done]
+
+
 def test_a_worker_that_is_slower_than_its_lease(clock, mine, other):
     """Both work, and only a fence keeps the effect of the first out."""
     held = mine.claim("a", LEASE, renew=False)
