@@ -9,11 +9,11 @@ import logging
 import time
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
-from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
+from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
 
@@ -27,7 +27,7 @@ from scrapy_ext.middleware import BatchingMiddleware
 from scrapy_ext.settings import only_looks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -50,28 +50,33 @@ IS_LOST = (
 )
 
 
-class BloomDupeFilter(BaseDupeFilter):
+class BloomDupeFilter(RFPDupeFilter):
     """Asks one Bloom filter in Redis whether any process of the spider has seen a request.
 
     Set `DUPEFILTER_CLASS = "scrapy_ext.BloomDupeFilter"` to keep Scrapy's own scheduler, and
     `BatchingMiddleware` beside it. The filter outlives the crawl; what was queued and not fetched
-    when a process dies counts as seen.
+    when a process dies counts as seen. While the server is away, what this process has not let
+    through is fetched; a filter that comes back is given that before it is asked again.
     """
+
+    _shared: BloomFilter | None = None
 
     def __init__(self, crawler: Crawler) -> None:
         """Keep the crawler; its settings are read by `open`."""
+        super().__init__(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
         self._crawler = crawler
-        # It logs and counts duplicates, and holds none.
-        self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
-        self._guard: Guard | None = None
         self._count: Any = crawler.stats.inc_value
-        self._fingerprints = Fingerprints(crawler)
+        self._prints = Fingerprints(crawler)
         # What the middleware has checked, on its way to `request_seen`.
         self._checked: WeakSet[Request] = WeakSet()
-        self._offsite: OffsiteMiddleware | None = None
+        # What this process has let through.
+        self._passed = RecentFingerprints()
+        # Since when the filter is not asked: it is away, or may lack what it had.
+        self._away_since: float | None = None
+        self._timer: CallLaterResult | None = None
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self | RFPDupeFilter:  # type: ignore[override]
+    def from_crawler(cls, crawler: Crawler) -> RFPDupeFilter:  # type: ignore[override]
         """Make the filter; for commands that only look at pages, one of the process alone."""
         if only_looks(crawler):
             logger.info("This command records no requests; the filter of the crawls is left alone.")
@@ -105,9 +110,8 @@ class BloomDupeFilter(BaseDupeFilter):
                 )
             shared = config.open(client, near_cache=NearCache(NEAR_CACHE), on_lost="recreate")
             recorded = shared.count()
-        close = partial(engine.close_spider, crawler) if config.on_outage == "close" else None
-        self._client = client
-        self._guard = Guard(shared, self._count, close)
+        self._config, self._client, self._shared = config, client, shared
+        self._generation = shared.generation
         logger.info(
             "Using the filter %r: about %s requests were recorded in it before.",
             config.name,
@@ -125,62 +129,60 @@ class BloomDupeFilter(BaseDupeFilter):
         """Record a request and return whether any process had recorded it before.
 
         False where `meta["bloomlock_filter"]` is False, and for a redirect that leads back to its
-        own request. Never raises: while the server is away, what this process has not seen is
-        fetched. Cost: one round trip.
+        own request. Never raises: while the server is away, what this process has not let through
+        is fetched. Cost: one round trip.
         """
-        if self._guard is None:
+        if self._shared is None:
             return True  # `open` failed, was logged, and stops the crawl
         if request in self._checked:
             self._checked.discard(request)
             return False
         self._count("bloomlock/checked")
-        is_new = self._guard.check(self._fingerprints.of(request))
-        return not (is_new or _is_wanted(request) or self._fingerprints.leads_back(request))
+        self._count("bloomlock/waits")
+        keys = [self._prints.of(request)]
+        (is_new,) = self._settle(keys, self._ask(keys))
+        return not (is_new or _is_wanted(request) or self._prints.leads_back(request))
 
-    async def check_many(self, requests: list[Request], page: Request) -> list[bool]:
+    async def check_many(
+        self, requests: list[Request], page: Request, *, has_items: bool = False
+    ) -> list[bool]:
         """Record the requests of a page ahead of `request_seen`; for the middleware.
 
         Returns for each whether the engine gets it. Never raises. Cost: one round trip in a thread.
         """
-        del page
-        if self._guard is None:
-            return [True] * len(requests)
+        del page, has_items
         are_asked = [not (one.dont_filter or self._is_offsite(one)) for one in requests]
         asked = list(compress(requests, are_asked))
+        if self._shared is None or not asked:
+            return [True] * len(requests)
         self._count("bloomlock/checked", len(asked))
-        answers = await self._guard.check_many([self._fingerprints.of(one) for one in asked])
-        are_kept = [is_new or _is_wanted(one) for one, is_new in zip(asked, answers, strict=True)]
+        keys = [self._prints.of(one) for one in asked]
+        answer = await run_in_thread(partial(self._ask, keys))
+        are_new = self._settle(keys, answer)
+        are_kept = [is_new or _is_wanted(one) for one, is_new in zip(asked, are_new, strict=True)]
         self._checked.update(compress(asked, are_kept))
         kept = iter(are_kept)
         return [not is_asked or next(kept) for is_asked in are_asked]
-
-    def log(self, request: Request, spider: Spider) -> None:
-        """Log a request that was filtered, and count it."""
-        self._log.log(request, spider)
 
     def log_duplicate(self, request: Request) -> None:
         if self._crawler.spider is not None:
             self.log(request, self._crawler.spider)
 
-    def gave_item(self, page: Request) -> None:
-        """Do nothing: what pages give is of use to BLOOMLOCK_PERSIST alone."""
-
     def close(self, reason: str = "") -> None:
         """Put the state of the filter into the stats, and close the connection."""
         del reason
-        if self._guard is None:
+        if (shared := self._shared) is None:
             return
-        self._guard.stop()
+        self._shared = None
+        if self._timer is not None:
+            self._timer.cancel()
         try:
-            engine.note_fill(self._crawler, self._guard.shared.info())
+            engine.note_fill(self._crawler, shared.info())
         # BLE001: an error here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001
-            logger.warning(
-                "The filter %r was not closed in order: %s", self._guard.shared.name, error
-            )
-        self._guard.shared.close()
+            logger.warning("The filter %r was not closed in order: %s", shared.name, error)
+        shared.close()
         self._client.close()
-        self._guard = None
 
     def _is_offsite(self, request: Request) -> bool:
         """Return whether the engine will ignore a request, which then must not be recorded."""
@@ -189,146 +191,93 @@ class BloomDupeFilter(BaseDupeFilter):
             return False
         return not offsite.should_follow(request, spider)
 
-
-def _is_wanted(request: Request) -> bool:
-    """Return whether a request is fetched though it is seen."""
-    return request.meta.get("bloomlock_filter") is False
-
-
-class Guard:
-    """Records keys in the shared filter and says which are new. Its checks never raise.
-
-    What this process was answered, it knows. While the server is away, a key that it does not
-    know is let through, and given to the filter later. A filter that comes back without its
-    content, or with that of an earlier moment, is given what this process knows; not where items
-    are discarded, which shall not come back. `close` closes the spider where that is the policy.
-    All is called in the reactor's thread.
-    """
-
-    def __init__(
-        self, shared: BloomFilter, count: Any, close: Callable[[str], None] | None
-    ) -> None:
-        self.shared = shared
-        self._count = count
-        self._close = close
-        self._generation = shared.generation
-        self._known = RecentFingerprints()
-        # How many keys were let through that the server has not answered.
-        self._allowed = 0
-        # Pages that wait for their round trip.
-        self._under_way = 0
-        self._away_since: float | None = None
-        # The filter may lack what it had. Until it was given that, its "new" is not believed.
-        self._may_lack = False
-        self._is_stopped = False
-        self._timer: CallLaterResult | None = None
-
-    def check(self, key: bytes) -> bool:
-        """Record a key and return whether it was new; the reactor waits for the round trip."""
-        self._count("bloomlock/waits")
-        return self._settle([key], *self._ask([key]))[0]
-
-    async def check_many(self, keys: Sequence[bytes]) -> list[bool]:
-        """Record keys and return for each whether it was new; of equal ones the first is."""
-        if not keys:
-            return []
-        self._under_way += 1
+    def _ask(self, keys: Sequence[bytes]) -> list[bool] | Exception | None:
+        """Return what the filter says; None if it is not asked."""
+        if self._shared is None or self._away_since is not None:
+            return None
         try:
-            found = await run_in_thread(partial(self._ask, keys))
-        finally:
-            self._under_way -= 1
-        return self._settle(keys, *found)
-
-    def stop(self) -> None:
-        self._is_stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _ask(self, keys: Sequence[bytes]) -> tuple[list[bool | None], Exception | None]:
-        try:
-            if self._away_since is None:
-                return [*self.shared.add_many(keys)], None
+            return self._shared.add_many(keys)
         # A raise from here loses every link of the page.
         except Exception as error:  # noqa: BLE001
-            return [None] * len(keys), error
-        return [None] * len(keys), None
+            return error
 
-    def _settle(
-        self, keys: Sequence[bytes], answers: Sequence[bool | None], error: Exception | None
-    ) -> list[bool]:
-        self._note(error)
+    def _settle(self, keys: Sequence[bytes], answers: list[bool] | Exception | None) -> list[bool]:
+        """Return for each key whether it is let through."""
+        if answers is not None:
+            self._count("bloomlock/trips")
+        if isinstance(answers, Exception) or self._is_lost():
+            self._suspend(answers)
         are_new = []
-        for key, answer in zip(keys, answers, strict=True):
-            is_known = key in self._known
-            is_lacking = is_known and self._may_lack and not self.shared.has_discards
-            is_new = not is_known if answer is None else answer and not is_lacking
-            if is_new and answer is None:
+        for position, key in enumerate(keys):
+            # What the filter has is not noted: a page whose reply is lost may have recorded it, and
+            # lets it through.
+            is_known = key in self._passed
+            if isinstance(answers, list):
+                # The filter may lack what was let through here.
+                is_new = answers[position] and not (is_known and self._away_since is not None)
+            elif is_new := not is_known:
                 self._count("bloomlock/allowed")
-                self._allowed += 1
-            # What is found seen while a page is under way may be what that one has recorded, and if
-            # its reply is lost it must let it through.
-            if is_new or (answer is not None and not self._under_way):
-                self._known.add(key)
+            if is_new:
+                self._passed.add(key)
             are_new.append(is_new)
         return are_new
 
-    def _note(self, error: Exception | None) -> None:
-        if self._away_since is None:
-            self._count("bloomlock/trips")
-            if error is None:
-                self._follow()
-        if error is None:
-            return
-        self._count("bloomlock/errors")
-        self._may_lack = True
-        self._recover_in(PROBE_S)
+    def _is_lost(self) -> bool:
+        """Return whether the filter was made again. One that was cleared on purpose is not lost."""
+        shared = self._shared
+        if shared is None or shared.generation == self._generation:
+            return False
+        self._generation = shared.generation
+        if shared.cleared:
+            self._passed.clear()
+        return not shared.cleared
+
+    def _suspend(self, why: object) -> None:
+        """Answer by what was let through here, until the filter is given that."""
+        is_away = isinstance(why, Exception)
+        if is_away:
+            self._count("bloomlock/errors")
         if self._away_since is None:
             self._away_since = time.monotonic()
             self._count("bloomlock/outages")
             logger.error(
-                "The filter %r cannot be asked (%s: %s); until then requests that this process has "
-                "not seen are fetched.",
-                self.shared.name,
-                type(error).__name__,
-                error,
+                "The filter %r cannot be asked (%s); until then requests that this process has not "
+                "let through are fetched.",
+                self._config.name,
+                f"{type(why).__name__}: {why}" if is_away else "it was lost",
             )
-            if self._close is not None:
-                self._close("bloomlock_outage")
+            if is_away and self._config.on_outage == "close":
+                engine.close_spider(self._crawler, "bloomlock_outage")
+        if self._timer is None and self._shared is not None:
+            delay_s = PROBE_S if is_away else 0.0
+            recover = partial(self._recover, self._shared, self._away_since)
+            self._timer = call_later(delay_s, lambda: deferred_from_coro(recover()))
 
-    def _follow(self) -> None:
-        # Another generation is one that was emptied on purpose, or made for a lost one.
-        if self.shared.generation == self._generation:
-            return
-        self._generation = self.shared.generation
-        if self.shared.cleared:
-            self._known.clear()
-        else:
-            self._may_lack = True
-            self._recover_in(0.0)
-
-    def _recover_in(self, seconds: float) -> None:
-        if self._timer is None and not self._is_stopped:
-            self._timer = call_later(seconds, lambda: deferred_from_coro(self._recover()))
-
-    async def _recover(self) -> None:
-        allowed = self._allowed
+    async def _recover(self, shared: BloomFilter, since: float) -> None:
+        """Give the filter what it may lack, and what is let through until it has all of it."""
+        given: set[bytes] = set()
         try:
-            await run_in_thread(partial(self.shared.exists, b"bloomlock probe"))
-            # The answer tells whether the filter was cleared on purpose, and has discards.
-            self._follow()
-            if not self.shared.has_discards:
-                await run_in_thread(partial(self.shared.update, [*self._known]))
+            # The answer tells whether the filter was cleared on purpose, and has discards: what was
+            # discarded shall not come back.
+            await run_in_thread(partial(shared.exists, b"bloomlock probe"))
+            self._is_lost()
+            while not shared.has_discards and (new := self._passed.keys() - given):
+                await run_in_thread(partial(shared.update, new))
+                given |= new
         except Exception as error:  # noqa: BLE001 - as in `_ask`
             self._timer = None
-            self._note(error)
+            self._suspend(error)
             return
         self._timer = None
-        # Something more may have been let through.
-        self._may_lack = self._allowed > allowed
         self._count("bloomlock/refills")
-        if self._away_since is not None:
-            lasted = time.monotonic() - self._away_since
-            self._away_since = None
-            logger.warning("The filter %r answers again after %.1f s.", self.shared.name, lasted)
-        if self._may_lack:
-            self._recover_in(0.0)
+        logger.warning(
+            "The filter %r is asked again after %.1f s.",
+            shared.name,
+            time.monotonic() - since,
+        )
+        self._away_since = None
+
+
+def _is_wanted(request: Request) -> bool:
+    """Return whether a request is fetched though it is seen."""
+    return request.meta.get("bloomlock_filter") is False

@@ -60,9 +60,8 @@ class BatchingMiddleware(_Middleware):
         async with aclosing(_in_batches(result)) as batches:
             async for outputs in batches:
                 requests = [output for output in outputs if isinstance(output, Request)]
-                if len(requests) < len(outputs):
-                    checker.gave_item(page)
-                are_kept = iter(await checker.check_many(requests, page) if requests else ())
+                has_items = len(requests) < len(outputs)
+                are_kept = iter(await checker.check_many(requests, page, has_items=has_items))
                 for output in outputs:
                     if not isinstance(output, Request) or next(are_kept):
                         yield output

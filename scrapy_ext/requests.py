@@ -223,9 +223,10 @@ class OpenPages(dict["Request", OpenPage]):
             maker.children += 1
         return maker
 
-    def note_made(self, requests: Iterable[Request], by: Request) -> None:
+    def note_made(self, requests: Iterable[Request], by: Request, *, has_items: bool) -> None:
         if by in self:
             self.maker_of.update(dict.fromkeys(requests, self[by]))
+            self[by].gave_item |= has_items
 
     def fail(self, request: Request, why: str) -> None:
         if request in self:

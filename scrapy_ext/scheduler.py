@@ -172,11 +172,14 @@ class Scheduler(BaseScheduler):
 
     # What the middlewares and spiders say.
 
-    async def check_many(self, requests: list[Request], page: Request) -> list[bool]:
+    async def check_many(
+        self, requests: list[Request], page: Request, *, has_items: bool = False
+    ) -> list[bool]:
         """Note what the callback of a page made; return for each whether the engine gets it."""
-        self._pages.note_made(requests, page)
+        self._pages.note_made(requests, page, has_items=has_items)
         are_kept = [not self._pushes.is_known(request) for request in requests]
-        if (delivered := self._crawl.delivered) is None:
+        delivered = self._crawl.delivered
+        if delivered is None or not requests:
             return are_kept
         keys = [self._pushes.fingerprints.of(request) for request in requests]
         # If the server does not answer the pages are fetched, which loses nothing.
@@ -187,10 +190,6 @@ class Scheduler(BaseScheduler):
                     are_kept[at] = False
                     self._count("bloomlock/delivered_before")
         return are_kept
-
-    def gave_item(self, page: Request) -> None:
-        if page in self._pages:
-            self._pages[page].gave_item = True
 
     def log_duplicate(self, request: Request) -> None:
         self._log.log(request, self._spider)
