@@ -148,6 +148,9 @@ def test_what_is_lost_is_given_back_and_what_is_cleared_is_not(
     assert one.ask("late") == ("n" if is_cleared else "s")
     if not is_cleared:
         refilled(one, 1)
+    else:
+        away(proxy, one)
+        back(proxy, one)
     assert recorded(r, "late", "later") == ("sn" if is_cleared else "ss")
     assert two.ask("of two") == ("n" if is_cleared else "s")
     if not is_cleared:
