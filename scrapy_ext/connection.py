@@ -14,7 +14,7 @@ from redis.retry import Retry
 from scrapy.utils.misc import load_object
 
 from bloomlock.errors import BloomlockError, ConfigurationError, ServerError
-from bloomlock.server import explained, find_address
+from bloomlock.server.urls import Address, explained, find_address, hide_secret
 from scrapy_ext import engine
 from scrapy_ext.settings import CrawlSettings, warn_of_unknown
 
@@ -61,68 +61,56 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     default. `REDIS_PARAMS["redis_cls"]` makes the client, where that is given; else it is one for a
     cluster if the server is part of one.
     """
-    source, given = _parameters(settings)
+    address, given = _parameters(settings)
     given |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
     # Entries of the queue are bytes, also where scrapy-redis is told to decode them.
     given |= {"retry": Retry(NoBackoff(), 0), "decode_responses": False}
-    client = _make(source, given.pop("redis_cls", None) or redis.Redis, given)
+    client = _make(address, given)
     if type(client) is not redis.Redis:
         return client
-    mode: Any = ""
-    try:
-        with suppress(redis.exceptions.NoPermissionError):  # what is allowed will show
-            info = client.info("server")
-            # Valkey's word, and Redis's.
-            mode = info.get("server_mode") or info.get("redis_mode")
-        if mode == "cluster":
-            client.close()
-            client = _make(source, redis.RedisCluster, given)
-    except (redis.RedisError, OSError) as error:
+    info: Any = {}
+    with explained(address), suppress(redis.exceptions.NoPermissionError):
+        info = client.info("server")
+    # Valkey's word, and Redis's.
+    mode = info.get("server_mode") or info.get("redis_mode")
+    if mode == "cluster":
         client.close()
-        raise ServerError(
-            f"{source}: no Redis server can be used at {_place_of(client)} "
-            f"({type(error).__name__}: {error}), and the crawl does not start without it"
-        ) from None
+        return _make(address, {**given, "redis_cls": redis.RedisCluster})
     if mode == "sentinel":
         client.close()
         raise ServerError(
-            f"{source}: the server at {_place_of(client)} is a Sentinel, which holds no filter; "
+            f"{address.source}: the server at {hide_secret(address.url)} is a Sentinel; "
             'REDIS_PARAMS["redis_cls"] may be a function that makes a client of its master'
         )
     return client
 
 
-def _place_of(client: redis.Redis) -> str:
-    """Return where a client's server is, without its password."""
-    pool = client.connection_pool
-    if service := getattr(pool, "service_name", None):
-        return f"the master of the Sentinels' service {service!r}"
-    known = pool.connection_kwargs
-    return str(known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}")
-
-
-def _make(source: str, chosen: Any, given: dict[str, Any]) -> Any:
-    options = dict(given)
-    url = options.pop("url", None)
-    try:
-        chosen = load_object(chosen) if isinstance(chosen, str) else chosen
-        if not url:
-            return chosen(**options)
-    except (ValueError, TypeError, ImportError, NameError) as error:
-        raise ConfigurationError(f"{source} makes no Redis client: {error}") from error
-    address = find_address(url, name=source)
-    with explained(address):
-        return chosen.from_url(address.url, **options)
-
-
-def _parameters(settings: BaseSettings) -> tuple[str, dict[str, Any]]:
-    """Return which setting names the server, and the parameters of the client."""
+def _parameters(settings: BaseSettings) -> tuple[Address, dict[str, Any]]:
+    """Return where the server is, and the parameters of the client."""
     if own := settings.get("BLOOMLOCK_URL"):
-        return "BLOOMLOCK_URL", {"url": own}
+        address = find_address(own, name="BLOOMLOCK_URL")
+        return address, {"url": address.url}
     given = {name: settings.get(key) for key, name in _SHARED.items() if settings.get(key)}
     shared = {**settings.getdict("REDIS_PARAMS"), **given}
     if not shared:
         address = find_address(None)
-        return address.source, {"url": address.url}
+        return address, {"url": address.url}
     source = next((key for key in _SHARED if settings.get(key)), "REDIS_PARAMS")
-    return source, {name: one for name, one in shared.items() if name not in _RETRIES}
+    shared = {name: one for name, one in shared.items() if name not in _RETRIES}
+    if "url" in shared:
+        return find_address(shared["url"], name=source), shared
+    path, host = shared.get("unix_socket_path"), shared.get("host", "localhost")
+    place = f"unix://{path}" if path else f"redis://{host}:{shared.get('port', 6379)}"
+    return Address(place, source), shared
+
+
+def _make(address: Address, given: dict[str, Any]) -> Any:
+    options = {"redis_cls": redis.Redis, **given}
+    try:
+        chosen = load_object(options.pop("redis_cls"))
+        if "url" not in options:
+            return chosen(**options)
+    except (ValueError, TypeError, ImportError, NameError) as error:
+        raise ConfigurationError(f"{address.source} makes no Redis client: {error}") from error
+    with explained(address):
+        return chosen.from_url(**options)

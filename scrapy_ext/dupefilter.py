@@ -42,13 +42,6 @@ NEAR_CACHE = 100_000
 PROBE_S = 1.0
 """While the server is away it is tried this often."""
 
-IS_LOST = (
-    "The filter %r outlives this crawl, and a request counts as seen as soon as it is queued. The "
-    "queue is lost when the crawl stops before its end, with JOBDIR when it crashes; what is lost "
-    "counts as seen until the filter is cleared. With SCHEDULER = "
-    '"scrapy_ext.Scheduler", which the add-on sets, nothing is lost.'
-)
-
 
 class BloomDupeFilter(RFPDupeFilter):
     """Asks one Bloom filter in Redis whether any process of the spider has seen a request.
@@ -112,12 +105,15 @@ class BloomDupeFilter(RFPDupeFilter):
             recorded = shared.count()
         self._config, self._client, self._shared = config, client, shared
         self._generation = shared.generation
-        logger.info(
-            "Using the filter %r: about %s requests were recorded in it before.",
+        logger.warning(
+            "Using the filter %r: about %s requests were recorded in it before. It outlives this "
+            "crawl, and a request counts as seen as soon as it is queued. The queue is lost when "
+            "the crawl stops before its end, with JOBDIR when it crashes; what is lost counts as "
+            'seen until the filter is cleared. With SCHEDULER = "scrapy_ext.Scheduler", which the '
+            "add-on sets, nothing is lost.",
             config.name,
             f"{recorded:,}",
         )
-        logger.warning(IS_LOST, config.name)
         self._offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
         if config.persist:
             logger.warning("BLOOMLOCK_PERSIST has an effect with scrapy_ext.Scheduler only.")

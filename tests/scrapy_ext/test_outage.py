@@ -84,5 +84,5 @@ def test_without_a_server_the_crawl_does_not_start(set_up: dict[str, Any], crawl
     assert done.code == 1
     assert done.fetched == []
     (line,) = done.lines("[bloomlock.scrapy] CRITICAL")
-    assert "BLOOMLOCK_URL: no Redis server can be used at 127.0.0.1:1" in line
+    assert "no Redis server answers at redis://***@127.0.0.1:1 (" in line
     assert "secret" not in done.log.replace("'BLOOMLOCK_URL': 'redis://:secret@127.0.0.1:1'", "")
