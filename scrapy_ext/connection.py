@@ -14,7 +14,7 @@ from redis.retry import Retry
 from scrapy.utils.misc import load_object
 
 from bloomlock.errors import BloomlockError, ConfigurationError, ServerError
-from bloomlock.server.urls import Address, explained, find_address, hide_secret
+from bloomlock.server import explained, find_address, hide_secret
 from scrapy_ext import engine
 from scrapy_ext.settings import CrawlSettings, warn_of_unknown
 
@@ -85,26 +85,23 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     return client
 
 
-def _parameters(settings: BaseSettings) -> tuple[Address, dict[str, Any]]:
-    """Return where the server is, and the parameters of the client."""
+def _parameters(settings: BaseSettings) -> tuple[Any, dict[str, Any]]:
+    """Return the address of the server, and the parameters of the client."""
     if own := settings.get("BLOOMLOCK_URL"):
-        address = find_address(own, name="BLOOMLOCK_URL")
-        return address, {"url": address.url}
+        return find_address(own, name="BLOOMLOCK_URL"), {"url": own}
     given = {name: settings.get(key) for key, name in _SHARED.items() if settings.get(key)}
     shared = {**settings.getdict("REDIS_PARAMS"), **given}
     if not shared:
         address = find_address(None)
         return address, {"url": address.url}
     source = next((key for key in _SHARED if settings.get(key)), "REDIS_PARAMS")
-    shared = {name: one for name, one in shared.items() if name not in _RETRIES}
-    if "url" in shared:
-        return find_address(shared["url"], name=source), shared
     path, host = shared.get("unix_socket_path"), shared.get("host", "localhost")
     place = f"unix://{path}" if path else f"redis://{host}:{shared.get('port', 6379)}"
-    return Address(place, source), shared
+    address = find_address(shared.get("url", place), name=source)
+    return address, {name: one for name, one in shared.items() if name not in _RETRIES}
 
 
-def _make(address: Address, given: dict[str, Any]) -> Any:
+def _make(address: Any, given: dict[str, Any]) -> Any:
     options = {"redis_cls": redis.Redis, **given}
     try:
         chosen = load_object(options.pop("redis_cls"))
