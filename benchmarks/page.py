@@ -64,9 +64,10 @@ _LEFT_OUT = {
         *("ping-client", "ping-bytes", "trips", "server µs", "held twice", "errors"),
         *(f"{clients}, held 1 ms" for clients in ("1 client", "8 clients", "64 clients")),
     },
+    "memory": {"bits for each item at 0.001"},
     "windows": {"refresh"},
     "claims": {"ping", "ping-bytes"},
-    "scrapy": {"scrapy-redis-set", "at worst"},
+    "scrapy": {"scrapy-redis-set", "round trip 0.5 ms", "at worst"},
 }
 """What the terminal shows of a suite and the page does not: contenders, tables, columns."""
 PACKAGES = ("redis", "scrapy", "scrapy-redis", "python-redis-lock", "module bf")
@@ -127,7 +128,8 @@ def _suite(result: results.Result) -> Iterator[str]:
     on = f"{machine['processor']}, {machine['cores']} cores, load {machine['load']}"
     yield f"Measured {result['taken'][:10]}{quick} on {on}.\n"
     left_out = _LEFT_OUT.get(result["suite"], set())
-    rows = [row for row in results.rows_of(result) if not {row.name, row.table} & left_out]
+    rows = results.rows_of(result)
+    rows = [row for row in rows if not {row.name, row.table, row.column} & left_out]
     for part in SUITES[result["suite"]].parts:
         mine = [row for row in rows if row.part == part.name]
         columns = [column for column in part.columns if column.head not in left_out]
