@@ -1,4 +1,4 @@
-"""Carries out the steps of cores over a redis-py client."""
+"""Carries out the steps of cores that are more than one request to one server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 import weakref
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from redis.exceptions import AskError, RedisClusterException, RedisError
@@ -29,24 +28,23 @@ from bloomlock.effects import (
     Subscribe,
     ThisRuntime,
     Transaction,
-    shorten_traceback,
 )
-from bloomlock.errors import BloomlockError, FilterNotFoundError
-from bloomlock.refusals import explain, is_refusal
-from bloomlock.runtime import cluster, connections
+from bloomlock.refusals import is_refusal
+from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._async.clients import async_close_client
 from bloomlock.runtime._async.exchange import AsyncExchange
 from bloomlock.runtime.background import AsyncBackground, out_of_time
 from bloomlock.runtime.clock import async_sleep, boot_clock
-from bloomlock.runtime.cluster import Again, Pauses, Sent
+from bloomlock.runtime.cluster import Again, Pauses
 from bloomlock.runtime.forks import OWNERS
 from bloomlock.runtime.pubsub import Hub, Listener, listen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
-    from bloomlock.effects import Core, Effect, Outcome, Replies
-    from bloomlock.runtime.connections import Source
+    from bloomlock.commands import Write
+    from bloomlock.effects import Outcome, Replies, Step
+    from bloomlock.runtime.connections import Source, Taken
 
 T = TypeVar("T")
 logger = logging.getLogger("bloomlock.runtime")
@@ -136,66 +134,11 @@ class AsyncDriver(AsyncExchange):
             groups.setdefault(cluster.slot_of(key_of(item)), []).append(item)
         return list(groups.values())
 
-    async def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
-        subscriptions: list[Any] = []
-        limit = NO_LIMIT
-        answer: Any
-        step: Any = None
-        if True:  # ASYNC
-            task = asyncio.current_task()
-            cancelled = task.cancelling() if task else 0
-        try:
-            step = next(core)
-            while True:
-                try:
-                    # What nearly all steps are comes first: a call is one of them and little else.
-                    if type(step) is Request and limit is NO_LIMIT:
-                        answer = await self._request(step)
-                    elif isinstance(step, Limit):
-                        limit, answer = step, None
-                    elif isinstance(step, Asking):
-                        answer = await self._within(limit, step)
-                    else:
-                        answer = await self._carry_out(step, subscriptions)
-                    if True:  # ASYNC
-                        if task is not None and task.cancelling() > cancelled:
-                            # Before Python 3.12 asyncio.wait_for, by which redis-py sends,
-                            # swallows a cancellation that comes as what it waits for ends.
-                            raise asyncio.CancelledError  # noqa: TRY301 - into the core
-                except BaseException as error:
-                    if True:  # ASYNC
-                        if isinstance(error, GeneratorExit):
-                            raise  # No loop could carry out another step.
-                        if task is not None and task.cancelling() > cancelled:
-                            # It also counts if something on the way has swallowed it.
-                            cancelled = task.cancelling()
-                            if not isinstance(error, asyncio.CancelledError):
-                                step = core.throw(asyncio.CancelledError())
-                                continue
-                    step = core.throw(error)
-                else:
-                    step = core.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except (RedisError, BloomlockError, OSError, TypeError) as error:
-            self._explain(error, getattr(step, "key", ""))
-            raise
-        finally:
-            for subscription in subscriptions:
-                subscription.part()
-
-    def _explain(self, error: Exception, key: str) -> None:
-        """Let an error say to a user what the cores do not know: where, and what to do."""
-        shorten_traceback(error)
-        if isinstance(error, FilterNotFoundError):
-            error.args = (f"{error} at {connections.place_of(self.client)}",)
-        elif is_refusal(error) and (text := explain(error, key)) != str(error):
-            error.args = (f"the server refuses: {text}",)
-
     async def _carry_out(  # noqa: C901, PLR0911, PLR0912 - one for each step
-        self, step: Effect | Again, subscriptions: list[Any]
+        self, step: Step | Again, limit: Limit, subscriptions: list[Any]
     ) -> Any:
+        if isinstance(step, Asking):
+            return await self._within(limit, step)
         match step:
             case Again():
                 return await self._send_again(step)
@@ -259,14 +202,6 @@ class AsyncDriver(AsyncExchange):
         if isinstance(outcome, ConnectionLost):
             raise outcome
         return outcome
-
-    async def _request(self, request: Request, limit: Limit = NO_LIMIT) -> Replies:
-        taken = await self._take(await self.source_of(request.key))
-        replies = await self._exchange(taken, request.commands, request.room)
-        await self._end(taken, request.commands, replies)
-        if self._cluster is not None:
-            await self._follow(request, replies, limit)
-        return replies
 
     async def _transact(self, step: Transaction, limit: Limit) -> tuple[Any, Replies | None]:
         pauses = Pauses(limit.until, waits=limit.waits)
@@ -358,6 +293,28 @@ class AsyncDriver(AsyncExchange):
         for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
+    async def _exchange_many(
+        self, taken: Taken, writes: Iterable[Write], replies: Replies
+    ) -> AsyncGenerator[bool, None]:
+        connection = taken.connection
+        written = before = 0
+        try:
+            for answered, count, data in writes:
+                await self._read(taken, answered, replies)
+                before, written = written, count
+                await redispy.async_send(connection, *data)
+                yield True
+            yield False
+            await self._read(taken, written, replies)
+            await self._look_at_role(taken, replies)
+        except (RedisError, OSError) as error:
+            await self._drop(taken)
+            left = (before if is_refusal(error) else written) > 0
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
+        except BaseException as error:
+            await self._abandon(taken, error, written, replies)
+            raise
+
     async def _take_turns(self, turns: Sequence[AsyncGenerator[bool, None]]) -> None:
         if True:  # ASYNC
 
@@ -383,13 +340,6 @@ class AsyncDriver(AsyncExchange):
             finally:
                 for turn in turns:
                     turn.close()
-
-    async def _follow(self, request: Request | Pipeline, replies: Replies, limit: Limit) -> None:
-        if cluster.refusal_of(replies) is not None:
-            # Those of a pipeline are made once more.
-            sent = Sent(request.key, [*chain.from_iterable(request.writes())], replies)
-            waits = request.waits and limit.waits
-            await self.run(cluster.follow(sent, limit.until, waits=waits))
 
     async def _send_again(self, again: Again) -> Outcome:
         refusal = again.refusal

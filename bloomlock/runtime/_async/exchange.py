@@ -1,4 +1,4 @@
-"""Takes connections of a client and sends commands over them.
+"""Runs cores over a client: takes its connections and sends commands over them.
 
 Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
 retry an update by itself, which loses items (the second try finds what the first one added).
@@ -11,7 +11,8 @@ import contextlib
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import (
     ClusterDownError,
@@ -23,20 +24,21 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from bloomlock.commands import EXEC, UNWATCH, encode_command, ends_transaction, join_commands
-from bloomlock.effects import ConnectionLost
-from bloomlock.errors import ConfigurationError
-from bloomlock.refusals import ends_connection, is_missing, is_refusal
+from bloomlock.effects import NO_LIMIT, ConnectionLost, Limit, Request, shorten_traceback
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterNotFoundError
+from bloomlock.refusals import ends_connection, explain, is_missing, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime.background import finish
+from bloomlock.runtime.cluster import Sent
 from bloomlock.runtime.connections import KEPT_SECONDS, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Sequence
+    from collections.abc import Sequence
 
-    from bloomlock.commands import Write
-    from bloomlock.effects import Command, Replies
+    from bloomlock.effects import Command, Core, Pipeline, Replies, Step
     from bloomlock.runtime.connections import Idle, Source
 
+T = TypeVar("T")
 ROLE_SECONDS = 1.0
 """How often a connection in use asks its server whether it still is the master."""
 CANCELLED_SECONDS = 0.5
@@ -77,6 +79,80 @@ class AsyncExchange:
             self._bounds: dict[str, asyncio.Semaphore] = {}
             self._loop: asyncio.AbstractEventLoop | None = None
             self._moving: asyncio.Task[None] | None = None
+
+    async def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
+        subscriptions: list[Any] = []
+        limit = NO_LIMIT
+        answer: Any
+        step: Any = None
+        if True:  # ASYNC
+            task = asyncio.current_task()
+            cancelled = task.cancelling() if task else 0
+        try:
+            step = next(core)
+            while True:
+                try:
+                    # What nearly all steps are comes first: a call is one of them and little else.
+                    if type(step) is Request and limit is NO_LIMIT:
+                        answer = await self._request(step)
+                    elif isinstance(step, Limit):
+                        limit, answer = step, None
+                    else:
+                        answer = await self._carry_out(step, limit, subscriptions)
+                    if True:  # ASYNC
+                        if task is not None and task.cancelling() > cancelled:
+                            # Before Python 3.12 asyncio.wait_for, by which redis-py sends,
+                            # swallows a cancellation that comes as what it waits for ends.
+                            raise asyncio.CancelledError  # noqa: TRY301 - into the core
+                except BaseException as error:
+                    if True:  # ASYNC
+                        if isinstance(error, GeneratorExit):
+                            raise  # No loop could carry out another step.
+                        if task is not None and task.cancelling() > cancelled:
+                            # It also counts if something on the way has swallowed it.
+                            cancelled = task.cancelling()
+                            if not isinstance(error, asyncio.CancelledError):
+                                step = core.throw(asyncio.CancelledError())
+                                continue
+                    step = core.throw(error)
+                else:
+                    step = core.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except (RedisError, BloomlockError, OSError, TypeError) as error:
+            self._explain(error, getattr(step, "key", ""))
+            raise
+        finally:
+            for subscription in subscriptions:
+                subscription.part()
+
+    def _explain(self, error: Exception, key: str) -> None:
+        """Let an error say to a user what the cores do not know: where, and what to do."""
+        shorten_traceback(error)
+        if isinstance(error, FilterNotFoundError):
+            error.args = (f"{error} at {connections.place_of(self.client)}",)
+        elif is_refusal(error) and (text := explain(error, key)) != str(error):
+            error.args = (f"the server refuses: {text}",)
+
+    async def _request(self, request: Request, limit: Limit = NO_LIMIT) -> Replies:
+        taken = await self._take(await self.source_of(request.key))
+        replies = await self._exchange(taken, request.commands, request.room)
+        await self._end(taken, request.commands, replies)
+        if self._cluster is not None:
+            await self._follow(request, replies, limit)
+        return replies
+
+    async def _carry_out(self, step: Step, limit: Limit, subscriptions: list[Any]) -> Any:
+        """Carry out a step that is not one request."""
+        raise NotImplementedError
+
+    async def _follow(self, request: Request | Pipeline, replies: Replies, limit: Limit) -> None:
+        if cluster.refusal_of(replies) is not None:
+            # Those of a pipeline are made once more.
+            sent = Sent(request.key, [*chain.from_iterable(request.writes())], replies)
+            waits = request.waits and limit.waits
+            await self.run(cluster.follow(sent, limit.until, waits=waits))
 
     async def release_idle(self) -> None:
         with contextlib.suppress(IndexError):
@@ -279,28 +355,6 @@ class AsyncExchange:
             await self._abandon(taken, error, len(commands), replies)
             raise
         return replies
-
-    async def _exchange_many(
-        self, taken: Taken, writes: Iterable[Write], replies: Replies
-    ) -> AsyncGenerator[bool, None]:
-        connection = taken.connection
-        written = before = 0
-        try:
-            for answered, count, data in writes:
-                await self._read(taken, answered, replies)
-                before, written = written, count
-                await redispy.async_send(connection, *data)
-                yield True
-            yield False
-            await self._read(taken, written, replies)
-            await self._look_at_role(taken, replies)
-        except (RedisError, OSError) as error:
-            await self._drop(taken)
-            left = (before if is_refusal(error) else written) > 0
-            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
-        except BaseException as error:
-            await self._abandon(taken, error, written, replies)
-            raise
 
     async def _read(self, taken: Taken, count: int, replies: Replies) -> None:
         """Read until there are `count` replies; an error that is a reply stands for itself."""

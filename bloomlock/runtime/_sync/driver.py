@@ -1,12 +1,11 @@
 # Written by tools/async_to_sync.py from bloomlock/runtime/_async/driver.py; change that.
-"""Carries out the steps of cores over a redis-py client."""
+"""Carries out the steps of cores that are more than one request to one server."""
 
 from __future__ import annotations
 
 import logging
 import weakref
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from redis.exceptions import AskError, RedisClusterException, RedisError
@@ -29,23 +28,22 @@ from bloomlock.effects import (
     Subscribe,
     ThisRuntime,
     Transaction,
-    shorten_traceback,
 )
-from bloomlock.errors import BloomlockError, FilterNotFoundError
-from bloomlock.refusals import explain, is_refusal
-from bloomlock.runtime import cluster, connections
+from bloomlock.refusals import is_refusal
+from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._sync.exchange import Exchange
 from bloomlock.runtime.background import Background, out_of_time
 from bloomlock.runtime.clock import boot_clock, sleep
-from bloomlock.runtime.cluster import Again, Pauses, Sent
+from bloomlock.runtime.cluster import Again, Pauses
 from bloomlock.runtime.forks import OWNERS
 from bloomlock.runtime.pubsub import Listener, listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from bloomlock.effects import Core, Effect, Outcome, Replies
-    from bloomlock.runtime.connections import Source
+    from bloomlock.commands import Write
+    from bloomlock.effects import Outcome, Replies, Step
+    from bloomlock.runtime.connections import Source, Taken
 
 T = TypeVar("T")
 logger = logging.getLogger("bloomlock.runtime")
@@ -107,49 +105,11 @@ class Driver(Exchange):
             groups.setdefault(cluster.slot_of(key_of(item)), []).append(item)
         return list(groups.values())
 
-    def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
-        subscriptions: list[Any] = []
-        limit = NO_LIMIT
-        answer: Any
-        step: Any = None
-        try:
-            step = next(core)
-            while True:
-                try:
-                    # What nearly all steps are comes first: a call is one of them and little else.
-                    if type(step) is Request and limit is NO_LIMIT:
-                        answer = self._request(step)
-                    elif isinstance(step, Limit):
-                        limit, answer = step, None
-                    elif isinstance(step, Asking):
-                        answer = self._within(limit, step)
-                    else:
-                        answer = self._carry_out(step, subscriptions)
-                except BaseException as error:
-                    step = core.throw(error)
-                else:
-                    step = core.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except (RedisError, BloomlockError, OSError, TypeError) as error:
-            self._explain(error, getattr(step, "key", ""))
-            raise
-        finally:
-            for subscription in subscriptions:
-                subscription.part()
-
-    def _explain(self, error: Exception, key: str) -> None:
-        """Let an error say to a user what the cores do not know: where, and what to do."""
-        shorten_traceback(error)
-        if isinstance(error, FilterNotFoundError):
-            error.args = (f"{error} at {connections.place_of(self.client)}",)
-        elif is_refusal(error) and (text := explain(error, key)) != str(error):
-            error.args = (f"the server refuses: {text}",)
-
     def _carry_out(  # noqa: C901, PLR0911, PLR0912 - one for each step
-        self, step: Effect | Again, subscriptions: list[Any]
+        self, step: Step | Again, limit: Limit, subscriptions: list[Any]
     ) -> Any:
+        if isinstance(step, Asking):
+            return self._within(limit, step)
         match step:
             case Again():
                 return self._send_again(step)
@@ -211,14 +171,6 @@ class Driver(Exchange):
         if isinstance(outcome, ConnectionLost):
             raise outcome
         return outcome
-
-    def _request(self, request: Request, limit: Limit = NO_LIMIT) -> Replies:
-        taken = self._take(self.source_of(request.key))
-        replies = self._exchange(taken, request.commands, request.room)
-        self._end(taken, request.commands, replies)
-        if self._cluster is not None:
-            self._follow(request, replies, limit)
-        return replies
 
     def _transact(self, step: Transaction, limit: Limit) -> tuple[Any, Replies | None]:
         pauses = Pauses(limit.until, waits=limit.waits)
@@ -309,6 +261,28 @@ class Driver(Exchange):
         for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
+    def _exchange_many(
+        self, taken: Taken, writes: Iterable[Write], replies: Replies
+    ) -> Generator[bool, None]:
+        connection = taken.connection
+        written = before = 0
+        try:
+            for answered, count, data in writes:
+                self._read(taken, answered, replies)
+                before, written = written, count
+                redispy.send(connection, *data)
+                yield True
+            yield False
+            self._read(taken, written, replies)
+            self._look_at_role(taken, replies)
+        except (RedisError, OSError) as error:
+            self._drop(taken)
+            left = (before if is_refusal(error) else written) > 0
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
+        except BaseException as error:
+            self._abandon(taken, error, written, replies)
+            raise
+
     def _take_turns(self, turns: Sequence[Generator[bool, None]]) -> None:
         try:
             # Every server has its next write before any reply is waited for longer than that.
@@ -320,13 +294,6 @@ class Driver(Exchange):
         finally:
             for turn in turns:
                 turn.close()
-
-    def _follow(self, request: Request | Pipeline, replies: Replies, limit: Limit) -> None:
-        if cluster.refusal_of(replies) is not None:
-            # Those of a pipeline are made once more.
-            sent = Sent(request.key, [*chain.from_iterable(request.writes())], replies)
-            waits = request.waits and limit.waits
-            self.run(cluster.follow(sent, limit.until, waits=waits))
 
     def _send_again(self, again: Again) -> Outcome:
         refusal = again.refusal

@@ -1,5 +1,5 @@
 # Written by tools/async_to_sync.py from bloomlock/runtime/_async/exchange.py; change that.
-"""Takes connections of a client and sends commands over them.
+"""Runs cores over a client: takes its connections and sends commands over them.
 
 Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
 retry an update by itself, which loses items (the second try finds what the first one added).
@@ -11,7 +11,8 @@ import contextlib
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import (
     ClusterDownError,
@@ -23,18 +24,20 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from bloomlock.commands import EXEC, UNWATCH, encode_command, ends_transaction, join_commands
-from bloomlock.effects import ConnectionLost
-from bloomlock.refusals import ends_connection, is_missing, is_refusal
+from bloomlock.effects import NO_LIMIT, ConnectionLost, Limit, Request, shorten_traceback
+from bloomlock.errors import BloomlockError, FilterNotFoundError
+from bloomlock.refusals import ends_connection, explain, is_missing, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
+from bloomlock.runtime.cluster import Sent
 from bloomlock.runtime.connections import KEPT_SECONDS, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Sequence
 
-    from bloomlock.commands import Write
-    from bloomlock.effects import Command, Replies
+    from bloomlock.effects import Command, Core, Pipeline, Replies, Step
     from bloomlock.runtime.connections import Idle, Source
 
+T = TypeVar("T")
 ROLE_SECONDS = 1.0
 """How often a connection in use asks its server whether it still is the master."""
 CANCELLED_SECONDS = 0.5
@@ -71,6 +74,63 @@ class Exchange:
         # A cluster's replicas answer MOVED.
         self._asks_role = self._cluster is None
         self._was_master = False
+
+    def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
+        subscriptions: list[Any] = []
+        limit = NO_LIMIT
+        answer: Any
+        step: Any = None
+        try:
+            step = next(core)
+            while True:
+                try:
+                    # What nearly all steps are comes first: a call is one of them and little else.
+                    if type(step) is Request and limit is NO_LIMIT:
+                        answer = self._request(step)
+                    elif isinstance(step, Limit):
+                        limit, answer = step, None
+                    else:
+                        answer = self._carry_out(step, limit, subscriptions)
+                except BaseException as error:
+                    step = core.throw(error)
+                else:
+                    step = core.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except (RedisError, BloomlockError, OSError, TypeError) as error:
+            self._explain(error, getattr(step, "key", ""))
+            raise
+        finally:
+            for subscription in subscriptions:
+                subscription.part()
+
+    def _explain(self, error: Exception, key: str) -> None:
+        """Let an error say to a user what the cores do not know: where, and what to do."""
+        shorten_traceback(error)
+        if isinstance(error, FilterNotFoundError):
+            error.args = (f"{error} at {connections.place_of(self.client)}",)
+        elif is_refusal(error) and (text := explain(error, key)) != str(error):
+            error.args = (f"the server refuses: {text}",)
+
+    def _request(self, request: Request, limit: Limit = NO_LIMIT) -> Replies:
+        taken = self._take(self.source_of(request.key))
+        replies = self._exchange(taken, request.commands, request.room)
+        self._end(taken, request.commands, replies)
+        if self._cluster is not None:
+            self._follow(request, replies, limit)
+        return replies
+
+    def _carry_out(self, step: Step, limit: Limit, subscriptions: list[Any]) -> Any:
+        """Carry out a step that is not one request."""
+        raise NotImplementedError
+
+    def _follow(self, request: Request | Pipeline, replies: Replies, limit: Limit) -> None:
+        if cluster.refusal_of(replies) is not None:
+            # Those of a pipeline are made once more.
+            sent = Sent(request.key, [*chain.from_iterable(request.writes())], replies)
+            waits = request.waits and limit.waits
+            self.run(cluster.follow(sent, limit.until, waits=waits))
 
     def release_idle(self) -> None:
         with contextlib.suppress(IndexError):
@@ -198,28 +258,6 @@ class Exchange:
             self._abandon(taken, error, len(commands), replies)
             raise
         return replies
-
-    def _exchange_many(
-        self, taken: Taken, writes: Iterable[Write], replies: Replies
-    ) -> Generator[bool, None]:
-        connection = taken.connection
-        written = before = 0
-        try:
-            for answered, count, data in writes:
-                self._read(taken, answered, replies)
-                before, written = written, count
-                redispy.send(connection, *data)
-                yield True
-            yield False
-            self._read(taken, written, replies)
-            self._look_at_role(taken, replies)
-        except (RedisError, OSError) as error:
-            self._drop(taken)
-            left = (before if is_refusal(error) else written) > 0
-            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
-        except BaseException as error:
-            self._abandon(taken, error, written, replies)
-            raise
 
     def _read(self, taken: Taken, count: int, replies: Replies) -> None:
         """Read until there are `count` replies; an error that is a reply stands for itself."""
