@@ -13,13 +13,16 @@ left of an earlier one goes at the first step in another, but for the fence.
 from __future__ import annotations
 
 import struct
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .commands import Script, answer_of, in_parallel
-from .descriptor import HEADER_BYTES, has_discards, header_from_bytes, unflagged
+from .descriptor import HEADER_BYTES
 from .effects import ConnectionLost
+from .errors import ConfigurationError
 from .hashing import encode_item
 from .keys import ClaimKeys
+from .slices import DONE_BESIDE_TOMBSTONES, GROWN, OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +39,23 @@ ITEMS_PER_CALL = 64
 """Items of one script call: about a millisecond of the server's time."""
 
 _OPTIONS = 3
-_GROWN = b"grown"
 _RECORD = struct.Struct(">QIIB")
+
+
+class ClaimState(StrEnum):
+    """What became of a request for an item.
+
+    Attributes:
+        NEW: It is this worker's.
+        SEEN: It was committed, or added (or, at the error rate, looks like it).
+        BUSY: Another claim of it is open.
+        FAILED: It failed `max_attempts` times and is given to no worker.
+    """
+
+    NEW = "new"
+    SEEN = "seen"
+    BUSY = "busy"
+    FAILED = "failed"
 
 
 class Record(NamedTuple):
@@ -83,6 +101,12 @@ class Offer(NamedTuple):
         data, kind, rest = carried[5 : 5 + length], carried[5 + length :][:1], carried[6 + length :]
         payload = None if kind == b"-" else _text_or_bytes(kind, rest)
         return cls(_text_or_bytes(carried[:1], data), data, payload)
+
+
+def check_payload(payload: object) -> str | bytes | None:
+    if payload is None or isinstance(payload, (str, bytes)):
+        return payload
+    raise ConfigurationError(f"payload must be str, bytes or None, not {type(payload).__name__}")
 
 
 def _text_or_bytes(kind: bytes, data: bytes) -> str | bytes:
@@ -179,11 +203,9 @@ def _ask_shard(
             replies = yield from CLAIMS.call(calls, repeatable=True, lost=lost)
         for index, reply in zip(todo, replies, strict=True):
             answers[index] = answer_of(reply, "claims need")
-        todo = [index for index in todo if answers[index][0] == _GROWN]
+        todo = [index for index in todo if answers[index][0] == GROWN]
         if todo:
             shard.slices.learn(answers[todo[0]][1])
-    headers = [header_from_bytes(header) for header, *_ in answers]
-    if any(unflagged(header) != shard.header for header in headers):
-        return None
-    shard.slices.has_tombstones |= any(map(has_discards, headers))
-    return [answer for _, *some in answers for answer in some]
+    found = {how for how, *_ in answers}
+    shard.slices.has_tombstones |= DONE_BESIDE_TOMBSTONES in found
+    return None if OTHER in found else [answer for _, *some in answers for answer in some]

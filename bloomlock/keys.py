@@ -7,12 +7,15 @@ shards in different ones (https://redis.io/docs/latest/operate/oss_and_stack/ref
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from .errors import ConfigurationError
 
 DEFAULT_PREFIX = "bloomlock:"
 MAX_NAME_BYTES = 1024
+KEPT_KEYS = 4096
+"""Shards whose keys of claims are kept: all of the largest filter."""
 PREPARED_SECONDS = 24 * 3600
 """How long what is prepared outlives a client that dies; each write starts that time again."""
 
@@ -130,6 +133,7 @@ class ClaimKeys(NamedTuple):
     discarded: str
 
     @classmethod
+    @lru_cache(KEPT_KEYS)
     def of(cls, bits_key: str) -> ClaimKeys:
         first = f"{bits_key.removesuffix('bits')}claims"
         parts = (f"{first}:{part}" for part in ("open", "failed", "lost", "counts"))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeAlias, 
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from bloomlock.claims import ClaimState
 from bloomlock.errors import ConfigurationError, Duplicate, FailedTooOften, InProgress
 from bloomlock.filters._async.bloom import AsyncBloomFilter
 from bloomlock.filters._sync.bloom import BloomFilter
 from bloomlock.filters.base import FilterBase
-from bloomlock.filters.claim_session import TTL_SECONDS, ClaimOptions, ClaimState
+from bloomlock.filters.claims import TTL_SECONDS, ClaimOptions
 from bloomlock.filters.support import CLAIMS, check_support
 
 if TYPE_CHECKING:

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 LAG = 16
 """A sixteenth of a slice is for items that are added before its fill is looked at again."""
 
+OTHER, DONE, GROWN, DONE_BESIDE_TOMBSTONES = range(4)
+"""What claims.lua and scripted.lua answer first: nothing is done, because the shard is of another
+generation or its tombstones were evicted; done; nothing is done, because it has another number of
+slices; done, and it has tombstones."""
+
 _LAYOUT = struct.Struct(">QIB")
 _STATE = struct.Struct(">QH6x")
 

@@ -1,27 +1,37 @@
-"""What an operator sees and does: claims that are open, items that failed, and how many of each."""
+"""Claims of all workers: those that are open, failed or expired, and how many of each.
+
+An operator sees them, and gives the items to workers again or drops them.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.claims import COUNTERS, Offer, Record, Row, ask_claims
+from bloomlock.claims import COUNTERS, ClaimState, Offer, Record, Row, ask_claims, find_expired
 from bloomlock.commands import ask, encode_command, in_parallel
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import ClaimKeys
 
+from .claims import OFFERED, ClaimSession, take
 from .state import in_one_generation
 from .support import CLAIMS, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bloomlock.effects import Core
+    from bloomlock.effects import AnyRuntime, Core
 
+    from .claims import ClaimOptions
     from .generation import View
     from .state import FilterState
+
+
+EXPIRED_AT_ONCE = 16
+USUAL_EXPIRED, MOST_EXPIRED = 64, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +169,50 @@ def _pairs(reply: Any) -> dict[bytes, Any]:
     if reply and isinstance(reply[0], list):
         return dict(reply)
     return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+class Expired:
+    """The items whose workers died; one is claimed when it is wanted, so none is held too early."""
+
+    def __init__(self, state: FilterState, options: ClaimOptions, runtime: AnyRuntime) -> None:
+        self._state = state
+        self._options = options
+        self._runtime = runtime
+        self._shard = 0
+        self._found: deque[bytes] = deque()
+        self._skipped: set[tuple[int, bytes]] = set()
+
+    def find(self, limit: int = 1) -> Core[list[ClaimSession]]:
+        """Return up to `limit` claims, which one request has made; none at the end."""
+        state = self._state
+        look = partial(self._look, max(limit, EXPIRED_AT_ONCE))
+        while self._found or (yield from in_one_generation(state, look)):
+            some = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
+            # No caller would bring the item again, so it is offered after its lease.
+            sessions = [
+                ClaimSession(state, Offer.of(carried), self._runtime, OFFERED) for carried in some
+            ]
+            yield from take(state, sessions, self._options, only_expired=True)
+            if made := [one for one in sessions if one.state is ClaimState.NEW]:
+                return made
+        return []
+
+    def _look(self, count: int, view: View) -> Core[bool | None]:
+        """Look for more from where the last were found; False: there are none."""
+        check_support(CLAIMS, self._state.strategy.name, view.descriptor)
+        for number in range(self._shard, len(view.shards)):
+            records = yield from find_expired(view.shards[number], count)
+            if records is None:
+                return None
+            for record in records:
+                # One that comes again could not be taken over, and would do so for ever.
+                if (record.fence, record.token) not in self._skipped:
+                    self._skipped.add((record.fence, record.token))
+                    self._found.append(record.carried)
+            if self._found:
+                self._shard = number
+                return True
+        return False
 
 
 def settle(state: FilterState, items: Iterable[str | bytes], step: str) -> Core[list[bool]]:

@@ -10,6 +10,7 @@ from bloomlock.commands import Script, answer_of, check
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import discards_key
+from bloomlock.slices import DONE_BESIDE_TOMBSTONES, GROWN, OTHER
 
 from .claims import refuse_full
 from .state import in_one_generation
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 SCRIPTS_KEPT = 64
 MOST_WORDS = 5000
 """Keys, or arguments: Lua takes less than 8,000 at once."""
-_DONE, _GROWN, _DONE_BESIDE_DISCARDS = 1, 2, 3
-"""What a script answers first; anything else: the filter is another one."""
 
 
 def run_script(
@@ -64,10 +63,10 @@ def run_script(
             call = ([*keys, *map(discards_key, keys), *words], (*head, *told))
             (reply,) = yield from made.call([call], repeatable=True)
             how, *returned = check(answer_of(reply, "a script needs"))
-            if how == _DONE_BESIDE_DISCARDS and not view.discards:
+            if how == DONE_BESIDE_TOMBSTONES and not view.discards:
                 state.note_discards(view)
-            if how != _GROWN:
-                return returned if how in (_DONE, _DONE_BESIDE_DISCARDS) else None
+            if how != GROWN:
+                return None if how == OTHER else returned
             for shard, count in zip(shards, returned, strict=True):
                 shard.slices.learn(count)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 DEFAULT_TTL = 30.0
 SHORTEST_TTL = 0.05
 LONGEST_TTL = 365 * 86_400.0
+DRIFT = 0.01
+MARGIN_SECONDS = 0.002
+"""A holder takes its lease to be shorter by so much: clocks differ, and packets travel."""
 
 
 class SharedParameters(TypedDict, total=False):
@@ -155,3 +158,8 @@ def check_flag(name: str, value: object) -> bool:
 def milliseconds(seconds: float) -> int:
     """Return whole milliseconds, at least one."""
     return max(1, round(seconds * 1000))
+
+
+def deadline_of(sent: float, lease_ms: int) -> float:
+    """Return when a lease that was requested at `sent` (seconds) is over for its holder."""
+    return sent + lease_ms / 1000 * (1 - DRIFT) - MARGIN_SECONDS

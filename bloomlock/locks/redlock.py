@@ -17,8 +17,9 @@ from bloomlock.commands import encode_command
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, FanOut, Pause
 from bloomlock.errors import ConfigurationError, QuorumError
 from bloomlock.keys import LockKeys
+from bloomlock.locks.options import deadline_of
 from bloomlock.locks.protocol.steps import RENEW, Granted, LockSteps, ReleaseRequest, RenewRequest
-from bloomlock.locks.protocol.waiting import ENDLESS, Attempt, Obtained, deadline_of
+from bloomlock.locks.protocol.waiting import ENDLESS, Attempt, Obtained
 from bloomlock.runtime.clock import boot_clock
 
 from .session import LockSession, new_token

@@ -18,6 +18,7 @@ from bloomlock.errors import (
     QuorumError,
 )
 from bloomlock.keys import LockKeys
+from bloomlock.locks.options import deadline_of
 from bloomlock.locks.protocol.steps import (
     LIVENESS_MS,
     RENEW,
@@ -26,7 +27,7 @@ from bloomlock.locks.protocol.steps import (
     LockSteps,
     RenewRequest,
 )
-from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt, deadline_of
+from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt
 from bloomlock.runtime.clock import boot_clock
 
 from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold, Watched, has_ended

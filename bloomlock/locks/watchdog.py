@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.effects import NOT_WAITING, Limit
-from bloomlock.locks.protocol.waiting import deadline_of
+from bloomlock.locks.options import deadline_of
 from bloomlock.runtime import background
 from bloomlock.runtime.clock import boot_clock
 

@@ -4,17 +4,17 @@
 -- KEYS   1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 counts, 7 the set of tombstones
 -- ARGV   1 the header that the caller expects, 8 bytes, without flags; 2 layout, see slices.lua; 3 the
 --        step; 4 to 6 its options; then for each item its id, token, places and one word more
--- Reply  {header found, for each item an answer}. Nothing is done, and the reply is {header found}, if
---        it is another one; {"lost"}, if the tombstones were evicted; {"grown", number of slices}, if
---        that is another one
+-- Reply  {1, for each item an answer}, or {3, ...}, if the shard has tombstones. Nothing is done, and the
+--        reply is {0}, if it has another header, or its tombstones were evicted; {2, number of slices},
+--        if that is another one
 local LOST_LIFE_MS = 86400000
 local LEASE_OVER = 'its lease ran out before the work was done'
 local SHARD, CLAIMS, OPEN, FAILED, LOST, COUNTS, TOMBSTONES = unpack(KEYS)
 local call = redis.call
 
-local header, has_set, found_header = read_header(SHARD)
+local header, has_set = read_header(SHARD)
 if header ~= ARGV[1] then
-    return {found_header}
+    return {0}
 end
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -29,7 +29,7 @@ if step == 'take' or step == 'commit' then
     slices, number = open_slices(SHARD, ARGV[2], has_set, step == 'commit')
     dead = slices and read_tombstones(slices, TOMBSTONES, header, ids)
     if not slices or not dead then
-        return slices and {'lost'} or {'grown', number}
+        return slices and {0} or {2, number}
     end
 end
 
@@ -264,7 +264,7 @@ end
 
 steps.drop = steps.retry
 
-local reply = {found_header}
+local reply = {has_set and 3 or 1}
 for i, id in ipairs(ids) do
     reply[i + 1] = steps[step](id, ARGV[4 * i + 4], ARGV[4 * i + 5], ARGV[4 * i + 6])
 end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -47,34 +46,6 @@ def test_round_trips(clock, proxy):
             packets = proxy.packets
             work()
             assert proxy.packets - packets == trips, work
-
-
-class MadeWhenRead(Sequence):
-    """Payloads that note which of them were read."""
-
-    def __init__(self, number):
-        self.number, self.read = number, []
-
-    def __len__(self):
-        return self.number
-
-    def __getitem__(self, position):
-        self.read.append(position)
-        return b"%d" % position
-
-
-def test_what_is_near_costs_no_round_trip(make, proxy):
-    """Nor is its payload read."""
-    mine = make(proxy.url, near_cache=10, max_staleness=600.0)
-    mine.commit_many(mine.claim_many(["a", "c"]))
-    packets = proxy.packets
-    assert mine.claim("a").state is SEEN
-    assert [claim.state for claim in mine.claim_many(["a", "c"])] == [SEEN, SEEN]
-    assert proxy.packets == packets
-    payloads = MadeWhenRead(4)
-    made = mine.claim_many(["a", "b", "c", "d"], payloads=payloads)
-    assert [claim.state for claim in made] == [SEEN, NEW, SEEN, NEW]
-    assert payloads.read == [1, 3]
 
 
 def live(found, clock, batches, name="live"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import lock_rules as rules
 from lock_rules import Announcement, LockState, read_record
 
+from bloomlock.locks.options import deadline_of
 from bloomlock.locks.protocol.steps import (
     LIVENESS_MS,
     SLICE_MS,
@@ -19,7 +20,7 @@ from bloomlock.locks.protocol.steps import (
     Granted,
     ReleaseRequest,
 )
-from bloomlock.locks.protocol.waiting import Attempt, deadline_of
+from bloomlock.locks.protocol.waiting import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bloomlock.claims import ClaimState
 from bloomlock.filters import claim_lists, claims
-from bloomlock.filters.claim_session import (
-    TTL_SECONDS,
-    ClaimOptions,
-    ClaimState,
-    abandon_many,
-    commit_many,
-)
-from bloomlock.filters.claims import USUAL_EXPIRED
+from bloomlock.filters.claims import TTL_SECONDS, ClaimOptions, abandon_many, commit_many
 from bloomlock.sizing import check_whole
 
 from .connected import AsyncConnectedFilter
@@ -24,7 +18,7 @@ if TYPE_CHECKING:
 
     from bloomlock.effects import AnyRuntime
     from bloomlock.filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
-    from bloomlock.filters.claim_session import ClaimSession
+    from bloomlock.filters.claims import ClaimSession
 
 
 class AsyncClaim:
@@ -197,7 +191,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
                 try of this process is not blocked by this one.
             FilterLostError, CapacityError: As `add`.
 
-        Cost: one round trip, none for an item in the near-cache; O(k) on the server.
+        Cost: one round trip; O(k) on the server.
 
         >>> from bloomlock import AsyncBloomFilter
         >>> from bloomlock.server import PrivateServer
@@ -225,9 +219,9 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         """Claim many items; each has a state of its own, and one that is repeated is BUSY.
 
         Arguments and errors are those of `claim`, but `payloads`: one for each item, in their
-        order, or None. That of an item in the near-cache is not read.
+        order, or None.
 
-        Cost: one round trip; none for items in the near-cache.
+        Cost: one round trip.
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
         sessions = await self._run(
@@ -269,13 +263,13 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         return self._expired(options)
 
     async def _expired(self, options: ClaimOptions) -> AsyncIterator[AsyncClaim]:
-        search = claims.Expired(self._state, options, await self._renewer())
+        search = claim_lists.Expired(self._state, options, await self._renewer())
         while found := await self._run(search.find()):
             yield AsyncClaim(found[0], self._run)
 
     async def claim_expired(
         self,
-        limit: int = USUAL_EXPIRED,
+        limit: int = claim_lists.USUAL_EXPIRED,
         ttl: float = TTL_SECONDS,
         *,
         renew: bool = True,
@@ -288,8 +282,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         Cost: two round trips, one for each shard more without such items.
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        check_whole("limit", limit, 1, claims.MOST_EXPIRED)
-        search = claims.Expired(self._state, options, await self._renewer())
+        check_whole("limit", limit, 1, claim_lists.MOST_EXPIRED)
+        search = claim_lists.Expired(self._state, options, await self._renewer())
         found = await self._run(search.find(limit))
         return [AsyncClaim(session, self._run) for session in found]
 

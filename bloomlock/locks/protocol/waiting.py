@@ -22,6 +22,7 @@ from bloomlock.effects import (
     make,
 )
 from bloomlock.errors import ConfigurationError
+from bloomlock.locks.options import deadline_of
 
 from .steps import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest
 
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from .steps import LockSteps
 
 ENDLESS = float("inf")
-DRIFT = 0.01
-MARGIN_SECONDS = 0.002
-"""A holder takes its lease to be shorter by so much: clocks differ, and packets travel."""
 STAGGER_SECONDS = 0.002
 """Those further back in the queue look a little later when a lease has run out."""
 LOOK_SECONDS = 0.1
@@ -58,11 +56,6 @@ TEMPORARY = (
 class Obtained(NamedTuple):
     fence: int
     deadline: float
-
-
-def deadline_of(sent: float, lease_ms: int) -> float:
-    """Return when a lease that was requested at `sent` (seconds) is over for its holder."""
-    return sent + lease_ms / 1000 * (1 - DRIFT) - MARGIN_SECONDS
 
 
 class Attempt:
