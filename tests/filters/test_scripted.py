@@ -75,7 +75,7 @@ def test_a_full_filter_takes_no_new_items_from_a_script(r, valkey):
     ],
 )
 def test_keys_and_arguments_that_no_script_takes(valkey, keys, args, sentence):
-    pages = BloomFilter("pages", 1000, client=valkey)
+    pages = BloomFilter("refusals", 1000, client=valkey)
     with pytest.raises(ConfigurationError, match=sentence):
         pages.run_script("return #KEYS + #ARGV", [], keys, args)
     assert pages.run_script("return #ARGV", [], ["a"], iter([1] * 5000)) == 5000
