@@ -272,53 +272,49 @@ def _make(prepared: Prepared, fill: Core[bool], there: There) -> Core[bool]:
     return is_filled
 
 
-def union_update(
-    state: FilterState, run: Run, other: FilterState, other_run: Run, progress: Progress | None
-) -> Core[None]:
+def union_update(state: FilterState, run: Run, other: FilterState, other_run: Run) -> Core[None]:
     """Add all bits of another filter while both are in use.
 
     `run` and `other_run` carry out cores over their clients. Bits are only ever set, so a union may
     be repeated after any error.
     """
 
-    def work(view: View) -> Core[bool | None]:
+    def feed(view: View) -> Core[None]:
         def write(parts: Sequence[Part]) -> Core[None]:
             return elsewhere(run, _merge(view, parts, FROM_FILTER))
 
         def read(theirs: View) -> Core[bool | None]:
-            for one, of in ((view, state), (theirs, other)):
-                discards = one.discards
-                check_support(FROM_FILTER, of.strategy.name, one.descriptor, discards=discards)
+            name, discards = other.strategy.name, theirs.discards
+            check_support(FROM_FILTER, name, theirs.descriptor, discards=discards)
             check_same_bits(view.descriptor, theirs.descriptor)
             source = Source(theirs)
             if not (yield from source.begin()):
                 return None
-            check_support(FROM_FILTER, other.strategy.name, discards=source.is_flagged)
-            return (yield from source.pour(write, progress)) or None
+            check_support(FROM_FILTER, name, discards=source.is_flagged)
+            return (yield from source.pour(write)) or None
 
-        try:
-            yield from elsewhere(other_run, in_one_generation(other, read))
-        except Changed:
-            return None
-        yield from state.fill.look_after_add(view)
-        return True
+        yield from elsewhere(other_run, in_one_generation(other, read))
 
-    yield from in_one_generation(state, work)
+    yield from _merge_all(state, FROM_FILTER, feed)
 
 
 def update_from_memory(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
-    def work(view: View) -> Core[bool | None]:
-        descriptor, discards = view.descriptor, view.discards
-        check_support(FROM_MEMORY, state.strategy.name, descriptor, discards=discards)
-        check_same_bits(memory._descriptor, descriptor)  # noqa: SLF001 - our own class
+    def feed(view: View) -> Core[None]:
+        check_same_bits(memory._descriptor, view.descriptor)  # noqa: SLF001 - our own class
         images = memory.images()
+        for pieces in groups(Layout.of(view.descriptor)):
+            # Copies: other threads may be adding, and what is sent again must be the same.
+            parts = [Part(n, start, images[n][start:stop].tobytes()) for n, start, stop in pieces]
+            yield from _merge(view, parts, FROM_MEMORY)
+
+    yield from _merge_all(state, FROM_MEMORY, feed)
+
+
+def _merge_all(state: FilterState, feature: str, feed: Callable[[View], Core[None]]) -> Core[None]:
+    def work(view: View) -> Core[bool | None]:
+        check_support(feature, state.strategy.name, view.descriptor, discards=view.discards)
         try:
-            for pieces in groups(Layout.of(descriptor)):
-                # Copies: other threads may be adding, and what is sent again must be the same.
-                parts = [
-                    Part(n, start, images[n][start:stop].tobytes()) for n, start, stop in pieces
-                ]
-                yield from _merge(view, parts, FROM_MEMORY)
+            yield from feed(view)
         except Changed:
             return None
         yield from state.fill.look_after_add(view)

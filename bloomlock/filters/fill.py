@@ -1,7 +1,6 @@
 """How full a filter is: a watch that says so in time for little, and lets a filter grow.
 
-The bits of a Bloom filter are spread evenly, so a part of the bitmap gives the fill of the whole:
-64 KiB are counted in some microseconds and give the number of items within 0.5 %.
+The bits of a Bloom filter are spread evenly, so a part of the bitmap gives the fill of the whole.
 
 A filter grows shard by shard: a client that finds the newest slice of a shard full adds the next
 one. What a shard has is in its string alone, so no step is between two shards, and a client that
@@ -17,16 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
-from bloomlock.commands import Script, ask, encode_command, in_parallel
-from bloomlock.descriptor import HEADER_BYTES, plain_header
+from bloomlock.commands import Script, in_parallel
+from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost
-from bloomlock.errors import ConfigurationError, FilterMismatchError
+from bloomlock.errors import ConfigurationError
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.sizing import FIRST_BYTE, estimate_count, estimate_deviation
-from bloomlock.slices import slices_in
-from bloomlock.strategies.base import header_command, start_command
-from bloomlock.strategies.script import too_many_slices
+from bloomlock.sizing import estimate_count, estimate_deviation
 
+from .generation import count_shard
 from .stored_filter import check_room
 
 if TYPE_CHECKING:
@@ -41,7 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bloomlock")
 
-SAMPLE_BYTES = 64 * 1024
+SAMPLE_BYTES = 256 * 1024
+"""Counted in about 25 microseconds; the number of items is exact within 0.2 %."""
 NEARLY_FULL = 0.9
 FEWEST_BETWEEN_LOOKS = 8
 SHARES = 64
@@ -54,11 +52,6 @@ SHARDS_AT_A_LOOK = 64
 MOST_DEVIATION = 0.01
 """Part of the capacity by which an estimate near the capacity may be wrong, if more shards would
 make it better."""
-
-BEYOND = "the false-positive rate rises quickly"
-
-SLICE_SAMPLE_BYTES = 256 * 1024
-"""Counted in about 25 microseconds; the number of items is exact within 0.2 %."""
 
 FINEST = 1024
 """A client looks at a slice again after this part of it at the earliest."""
@@ -130,55 +123,43 @@ class FillWatch(LockOwner):
             logger.debug("looking at the fill of %r failed: %s", self._name, error)
 
     def look(self, view: View) -> Core[None]:
-        """Estimate the fill from parts of the bitmap. Cost: one round trip, two with a window."""
-        began, capacity, shards = self._now(), view.descriptor.capacity, view.shards
-        beyond = BEYOND
-        found: tuple[float, float] | None
+        """Estimate the fill from parts of the bitmap. Cost: one round trip, more with a window."""
+        began, descriptor, shards = self._now(), view.descriptor, view.shards
+        beyond, deviation = "the false-positive rate rises quickly", 0.0
         if view.kind.is_counted:
-            counted = yield from view.kind.count(view.descriptor, shards)
-            found = None if counted is None else (counted.items, 0.0)
             beyond = "the filter takes more memory"
-        elif (window := view.descriptor.window) is not None:
-            # One shard is like the others, and many counts cost many round trips.
-            self._samples += 1
-            shard = shards[self._samples % len(shards)]
-            counted = yield from view.kind.count(view.descriptor, [shard])
-            found = None if counted is None else (counted.fullest * len(shards), 0.05 * capacity)
+        elif (window := descriptor.window) is not None:
+            # One shard is like the others.
+            shards, deviation = self._some(view, 1), 0.05 * descriptor.capacity
             beyond += f" (each of the {window.slices} slices of the window takes an even share)"
         else:
-            found = yield from self._sample(view)
-        if found is None:
+            # One is enough where it holds ten thousand items.
+            most = min(len(shards), SHARDS_AT_A_LOOK)
+            bound = MOST_DEVIATION * descriptor.capacity
+            few = next((n for n in range(1, most) if _deviation(descriptor, n) <= bound), most)
+            shards, deviation = self._some(view, few), _deviation(descriptor, few)
+        counted = yield from view.kind.count(descriptor, shards, SAMPLE_BYTES)
+        if counted is None:
             self._until_look = 1
             return
-        count, deviation = found
-        self.judge(capacity, count, deviation, beyond)
+        # What was discarded has its bits still.
+        items = counted.fullest or counted.items + counted.discarded
+        count = items * len(view.shards) / len(shards)
+        self.judge(descriptor.capacity, count, deviation, beyond)
         self._stale_at = began + FRESH_SECONDS
 
-    def _sample(self, view: View) -> Core[tuple[float, float] | None]:
-        """Return the items that parts of some shards speak for, and the deviation of that.
-
-        One shard is enough where it holds ten thousand items. None if a shard has changed.
-        """
-        descriptor, size = view.descriptor, view.descriptor.size
-        most = min(size.shards, SHARDS_AT_A_LOOK)
-        bound = MOST_DEVIATION * descriptor.capacity
-        count = next((n for n in range(1, most) if _deviation(descriptor, n) <= bound), most)
-        pieces, asked = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES), []
-        for number in range(self._samples, self._samples + count):
-            key, first = view.shards[number % size.shards].key, number * 7919 % pieces
-            start = FIRST_BYTE + first * SAMPLE_BYTES
-            counted = encode_command("BITCOUNT", key, start, start + SAMPLE_BYTES - 1)
-            asked.append(ask(key, counted, header_command(key)))
+    def _some(self, view: View, count: int) -> tuple[Shard, ...]:
+        """Return some of the shards, others each time."""
+        first = self._samples % len(view.shards)
         self._samples += count
-        found = yield from in_parallel(asked)
-        if any(plain_header(start) != view.header for _, start in found):
-            return None
-        scale, k = size.shard_bits / _sampled(descriptor), size.num_hashes
-        items = sum(estimate_count(bits * scale, size.shard_bits, k) for bits, _ in found)
-        return items * size.shards / count, _deviation(descriptor, count)
+        return (*view.shards, *view.shards)[first : first + count]
 
     def judge(
-        self, capacity: int, count: float, deviation: float = 0.0, beyond: str = BEYOND
+        self,
+        capacity: int,
+        count: float,
+        deviation: float = 0.0,
+        beyond: str = "the false-positive rate rises quickly",
     ) -> None:
         # Four deviations, so that the last items of a filter filled exactly to capacity still fit.
         free = capacity + 4 * deviation - count
@@ -255,12 +236,11 @@ class GrowthWatch(FillWatch):
         )
 
     def look(self, view: View) -> Core[None]:
-        """Look at the newest slices, and grow. Cost: a round trip; three more for a new slice."""
+        """Look at the newest slices, and grow. Cost: two round trips; three more for a slice."""
         shards: Sequence[Shard] = view.shards
         if len(shards) > SHARDS_AT_A_LOOK:
-            # All are about as full. So some are looked at, others each time.
-            first = self._samples * SHARDS_AT_A_LOOK % len(shards)
-            shards = (*shards, *shards)[first : first + SHARDS_AT_A_LOOK]
+            # All are about as full.
+            shards = self._some(view, SHARDS_AT_A_LOOK)
         self._no_room = None
         while True:
             began = self._now()
@@ -281,37 +261,14 @@ class GrowthWatch(FillWatch):
         self._stale_at = began + FRESH_SECONDS
 
     def _look_at(self, view: View, shard: Shard) -> Core[_Looked | None]:
-        state = shard.slices
-        while True:
-            count = state.count
-            part = view.descriptor.slices[count - 1]
-            self._samples += 1
-            pieces = max(1, part.size // SLICE_SAMPLE_BYTES)
-            first = part.first_byte + self._samples * 7919 % pieces * SLICE_SAMPLE_BYTES
-            size = min(SLICE_SAMPLE_BYTES, part.size)
-            # Another client may grow the shard between two of these. So the length that is found
-            # is that of the slices before it at least.
-            bits, start, length, after = yield from ask(
-                shard.key,
-                encode_command("BITCOUNT", shard.key, first, first + size - 1),
-                start_command(shard.key),
-                encode_command("STRLEN", shard.key),
-                header_command(shard.key),
-            )
-            if len(start) < FIRST_BYTE or plain_header(after) != shard.header:
-                return None
-            if (found := slices_in(start)) > len(view.descriptor.slices):
-                raise too_many_slices(shard.key, found)
-            state.learn(found)
-            if length < view.descriptor.string_bytes(found):
-                raise FilterMismatchError(
-                    f"filter {self._name!r} is damaged: its string {shard.key!r} has {length} "
-                    f"bytes, too few for {found} slices; delete the filter to start again"
-                )
-            if state.count == count:
-                filled = bits / min(8 * size, part.bits) * part.bits
-                items = estimate_count(filled, part.bits, part.num_hashes)
-                return _Looked(shard, count, items, part.full_at - items)
+        counted = yield from count_shard(view.descriptor, shard, SAMPLE_BYTES)
+        if counted is None:
+            return None
+        slices, _ = counted
+        shard.slices.learn(len(slices))
+        part, bits = slices[-1]
+        items = estimate_count(bits, part.bits, part.num_hashes)
+        return _Looked(shard, len(slices), items, part.full_at - items)
 
     def _grow(self, view: View, full: Sequence[_Looked]) -> Core[bool]:
         """Add a slice to each of some shards; False if the server has not the memory."""

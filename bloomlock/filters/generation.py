@@ -21,6 +21,7 @@ from bloomlock.descriptor import (
     header_from_bytes,
     plain_header,
 )
+from bloomlock.errors import FilterMismatchError
 from bloomlock.keys import discards_key, native_key
 from bloomlock.sizing import (
     FIRST_BIT,
@@ -30,10 +31,11 @@ from bloomlock.sizing import (
     shard_capacity,
     whole_collisions,
 )
-from bloomlock.slices import Slice, SliceState, compound_error_rate, live_slices
+from bloomlock.slices import Slice, SliceState, compound_error_rate, live_slices, slices_in
 from bloomlock.strategies import Shard
 from bloomlock.strategies.base import header_command, start_command
 from bloomlock.strategies.bitmap import image_bytes
+from bloomlock.strategies.script import too_many_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,21 +73,24 @@ class Counted(NamedTuple):
     slices: int = 1
 
 
-def count_bitmaps(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+def count_bitmaps(
+    descriptor: Descriptor, shards: Sequence[Shard], sample: int | None = None
+) -> Core[Counted | None]:
     """Count the items of shards in all slices that count; an item in two of them counts twice.
 
-    None if a shard has changed in between.
+    `sample`: how many bytes of a slice speak for it. None if a shard has changed in between.
     """
     most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // descriptor.shard_bytes())
-    found = yield from in_parallel([_count_shard(descriptor, shard) for shard in shards], most)
+    counting = [count_shard(descriptor, shard, sample) for shard in shards]
+    found = yield from in_parallel(counting, most)
     items = rate = fullest = 0.0
     bits_set = num_bits = slices = discarded = 0
     for counted in found:
         if counted is None:
             return None
-        counts, dead = counted
+        bitmaps, dead = counted
         rates = []
-        for part, bits in counts:
+        for part, bits in bitmaps:
             held = estimate_count(bits, part.bits, part.num_hashes)
             fill = bits / part.bits
             whole = 0.0 if descriptor.seeds else whole_collisions(fill, part.bits, part.num_hashes)
@@ -93,7 +98,7 @@ def count_bitmaps(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Count
             items, fullest = items + held, max(fullest, held)
             bits_set, num_bits = bits_set + bits, num_bits + part.bits
         rate += compound_error_rate(rates) / len(shards)
-        slices, discarded = max(slices, len(counts)), discarded + dead
+        slices, discarded = max(slices, len(bitmaps)), discarded + dead
     # An item with a tombstone has its bits still.
     left = max(0, round(items) - discarded)
     if (window := descriptor.window) is not None:
@@ -103,30 +108,46 @@ def count_bitmaps(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Count
     return Counted(left, bits_set, known, num_bits=num_bits, discarded=discarded, slices=slices)
 
 
-def _count_shard(
-    descriptor: Descriptor, shard: Shard
+def count_shard(
+    descriptor: Descriptor, shard: Shard, sample: int | None = None
 ) -> Core[tuple[list[tuple[Slice, int]], int] | None]:
-    """Return the slices that count with their bits that are set, and the number of tombstones."""
-    size = descriptor.size
+    """Return the slices that count with their bits that are 1, and the number of tombstones."""
+    size, key = descriptor.size, shard.key
     parts: Sequence[Slice] = [Slice(FIRST_BIT, size.shard_bits, size.num_hashes, 0.0, 0, 0)]
     if descriptor.slices:
-        start, time = yield from ask(shard.key, start_command(shard.key), encode_command("TIME"))
+        start, length, time = yield from ask(
+            key, start_command(key), encode_command("STRLEN", key), encode_command("TIME")
+        )
         if len(start) < FIRST_BYTE or plain_header(start[:HEADER_BYTES]) != shard.header:
             return None
         now_us = int(time[0]) * 10**6 + int(time[1])
         parts = live_slices(descriptor.slices, descriptor.epoch_us, start, now_us)
-    counts, discarded = [], 0
-    for part in parts:
-        found = yield from _count_bits(descriptor, shard, part)
-        if found is None:
-            return None
-        bits, discarded = found
-        counts.append((part, bits))
-    return counts, discarded
+        if descriptor.growth:
+            _check_slices(descriptor, key, slices_in(start), length)
+    found = yield from in_parallel([_count_bits(descriptor, shard, part, sample) for part in parts])
+    counts = [one for one in found if one is not None]
+    if len(counts) < len(found):
+        return None
+    bits = [(part, total) for part, (total, _) in zip(parts, counts, strict=True)]
+    return bits, max((dead for _, dead in counts), default=0)
 
 
-def _count_bits(descriptor: Descriptor, shard: Shard, part: Slice) -> Core[tuple[int, int] | None]:
-    total, key, discarded, end = 0, shard.key, 0, part.end_byte
+def _check_slices(descriptor: Descriptor, key: str, slices: int, length: int) -> None:
+    if slices > len(descriptor.slices):
+        raise too_many_slices(key, slices)
+    # Another client may grow the shard before its length is read, which is too long then.
+    if length < descriptor.string_bytes(slices):
+        raise FilterMismatchError(
+            f"a filter is damaged: its string {key!r} has {length} bytes, too few for {slices} "
+            "slices; delete the filter to start again"
+        )
+
+
+def _count_bits(
+    descriptor: Descriptor, shard: Shard, part: Slice, sample: int | None
+) -> Core[tuple[int, int] | None]:
+    total, key, discarded = 0, shard.key, 0
+    end = part.first_byte + min(part.size, sample or part.size)
     commands = [
         encode_command("BITCOUNT", key, start, min(start + COUNTED_BYTES_PER_COMMAND, end) - 1)
         for start in range(part.first_byte, end, COUNTED_BYTES_PER_COMMAND)
@@ -141,10 +162,13 @@ def _count_bits(descriptor: Descriptor, shard: Shard, part: Slice) -> Core[tuple
         total += sum(counts)
         # The sentinel is none; a set that is left of another generation says nothing.
         discarded = max(0, members - 1) if has_discards(header_from_bytes(start)) else 0
-    return total, discarded
+    counted_bits = min(part.bits, 8 * (end - part.first_byte))
+    return total * part.bits // counted_bits, discarded
 
 
-def count_servers_own(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+def count_servers_own(
+    descriptor: Descriptor, shards: Sequence[Shard], _: int | None = None
+) -> Core[Counted | None]:
     counts = yield from in_parallel([_count_own(shard) for shard in shards])
     if None in counts:
         return None
@@ -177,7 +201,7 @@ class Kind:
         is_sorted: Whether the set of tombstones is sorted, by epochs.
     """
 
-    count: Callable[[Descriptor, Sequence[Shard]], Core[Counted | None]]
+    count: Callable[..., Core[Counted | None]]
     is_counted: bool = False
     is_sorted: bool = False
 

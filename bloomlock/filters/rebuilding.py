@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
     Items = Iterable[str | bytes]
 
-CLOSINGS = 3
-"""How often the filter is closed before it is said that what is added late takes too long."""
-
 
 class _PreparedKeys(FilterKeys):
     """The keys of a filter whose shards are where they are prepared."""
@@ -79,17 +76,9 @@ def rebuild(
     try:
         yield from made.begin()
         yield from made.add(items)
-        for _ in range(CLOSINGS):
-            yield from made.close()
-            yield from made.add_late(() if late is None else late())
-            if (yield from made.finish()):
-                break
-        else:
-            seconds = round(switch.LOOKS * switch.LOOK_SECONDS)
-            raise BloomlockError(  # noqa: TRY301 - the filter is opened again
-                f"filter {state.keys.name!r}: what `late` returns takes longer than "
-                f"{seconds} s to add, and other clients opened the filter again; it is as it was"
-            )
+        yield from made.close()
+        yield from made.add_late(() if late is None else late())
+        yield from made.finish()
     except GeneratorExit:
         raise
     except BaseException:
@@ -180,21 +169,24 @@ class _Rebuild:
             return (yield from switch.close(keys, stored, generation))
 
         self._closed = yield from switch.retried(keys, step)
-        self._header = self._closed.header
         if not (yield from switch.close_shards(keys, self._closed)):
             raise self._lost()
 
-    def finish(self) -> Core[bool]:
-        """Put the new generation in the place of the closed filter; False: it was opened again."""
-        self._prepared.expected = self._closed
+    def finish(self) -> Core[None]:
+        """Put the new generation in the place of the closed filter."""
+        closed, keys = self._closed, self._state.keys
+        self._prepared.expected = closed
         try:
             yield from self._prepared.switch()
         except FilterLostError:
-            stored = (yield from look(self._state.keys)).descriptor
-            if stored is None or (stored.header, stored.state) != (self._header, READY):
+            stored = (yield from look(keys)).descriptor
+            if closed is None or stored is None or stored.header != closed.header:
                 raise
-            return False
-        return True
+            seconds = round(switch.LOOKS * switch.LOOK_SECONDS)
+            raise BloomlockError(
+                f"filter {keys.name!r}: what `late` returns takes longer than {seconds} s to add, "
+                "and other clients opened the filter again; it is as it was"
+            ) from None
 
     def give_up(self) -> Core[None]:
         """Delete what was prepared, and open the filter again if it is closed."""

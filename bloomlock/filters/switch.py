@@ -18,7 +18,6 @@ from bloomlock.commands import (
     Script,
     answer_of,
     ask,
-    collect,
     encode_command,
     in_parallel,
 )
@@ -33,10 +32,9 @@ from bloomlock.descriptor import (
     Replaced,
     has_discards,
     header_from_bytes,
-    plain_header,
     unflagged,
 )
-from bloomlock.effects import ConnectionLost, Core, Pause, Request, ThisRuntime
+from bloomlock.effects import ConnectionLost, Core, Pause, ThisRuntime
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import PREPARED_SECONDS, discards_key, prepared_key
 from bloomlock.sizing import MAX_SHARDS
@@ -67,6 +65,7 @@ from .stored_filter import (
     are_whole,
     check_room,
     look,
+    look_at_shard,
     refuse_wrong_length,
 )
 from .tombstones import write_set
@@ -122,10 +121,13 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
 
     def step() -> Core[bool]:
         nonlocal known, was_there
+        most = 1
         try:
             found = yield from look(keys)
         except DamagedDescriptorError:
-            return (yield from _delete_damaged(keys))
+            # Nobody knows how many shards it has.
+            found, most = Found(None, *(yield from look_at_shard(keys, 0))), MAX_SHARDS
+        is_damaged = most > 1
         if found.descriptor is not None and found.descriptor.state == PLACING:
             found = yield from settle(keys, found)
         stored = found.descriptor
@@ -133,7 +135,7 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
         was_there = was_there or stored is not None or found.header != 0
         old = [] if known is None else [Replaced(known.size.shards, known.header)]
         old += [known.replaces] if known is not None and known.replaces is not None else []
-        most = max((one.shards for one in old), default=1)
+        most = max([most, *(one.shards for one in old)])
         if stored is None:
             old.append(Replaced(most, found.header))
         if most > 1 and (yield ThisRuntime()).is_cluster:
@@ -144,6 +146,9 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
         yield from in_parallel([drop(keys, shard, one) for shard in further for one in old])
         names = {name for one in old for name in keys_of_shard(keys, 0, one)}
         unlink = encode_command("UNLINK", keys.meta, *sorted(names))
+        if is_damaged:
+            yield from ask(keys.meta, unlink)
+            return True
         if not (yield from compare_and_set(keys, stored, [unlink])):
             # The generation is over, unless its descriptor was evicted, or a rebuild has put its
             # items into the next one.
@@ -154,20 +159,6 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
         return was_there
 
     return (yield from retried(keys, step))
-
-
-def _delete_damaged(keys: FilterKeys) -> Core[bool]:
-    def unlink(shard: int, *more: str) -> Core[None]:
-        key = keys.bits(shard)
-        (start,) = yield from collect(Request(key, [header_command(key)]), repeatable=True)
-        header = plain_header(start) if isinstance(start, bytes) else 0
-        names = keys_of_shard(keys, shard, Replaced(MAX_SHARDS, header))
-        yield from ask(key, encode_command("UNLINK", *names, *more))
-
-    yield from in_parallel([unlink(shard) for shard in range(1, MAX_SHARDS)])
-    # The first shard goes last, with the descriptor.
-    yield from unlink(0, keys.meta)
-    return True
 
 
 # -- the switch ----------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_a_filter_gets_other_parameters_and_keeps_its_items(r, old, new):
 @pytest.mark.usefixtures("impatient")
 def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r):
     """An object that is attached adds between any two requests of a rebuild."""
-    number, acted = 0, True
+    number, closed, acted = 0, 0, True
     while acted:
         r.flushall()
         filled(r, shards=3)
@@ -90,11 +90,17 @@ def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r):
                 assert item in attached
 
         made = Stepped.before(number, act).open("x", client=r)
-        made.rebuild(OLD, 5_000, late=lambda journal=journal: journal)
+        try:
+            made.rebuild(OLD, 5_000, late=lambda journal=journal: journal)
+        except BloomlockError as error:
+            # The other one waited for it to be opened, and not for long.
+            assert "opened the filter again" in str(error)
+            closed += 1
         for one in (opened(r), attached):
             assert all(one.exists_many([*OLD, *journal])), number
         acted, number = bool(journal), number + 1
     assert number > 10
+    assert 0 < closed < number / 2
 
 
 @pytest.mark.parametrize("shape", [{"shards": 3}, GROWN | {"shards": 3}], ids=str)

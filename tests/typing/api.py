@@ -79,7 +79,7 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
 
 
 def wholes(pages: BloomFilter) -> None:
-    assert_type(pages.union_update(pages, progress=print), None)
+    assert_type(pages.union_update(pages), None)
     assert_type(pages.expire(timedelta(days=1)), None)
     assert_type(pages.rename("other"), BloomFilter)
     assert_type(pages.discard("a"), bool)

@@ -33,16 +33,13 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         """Copy the filter to a free name, opened with the same client; see `copy_to`."""
         return await self.copy_to(self._client, name, progress=progress)
 
-    async def union_update(
-        self, other: AsyncWholeFilter, *, progress: Progress | None = None
-    ) -> None:
+    async def union_update(self, other: AsyncWholeFilter) -> None:
         """Add everything that another filter holds, while both are in use.
 
         When it returns, this filter holds every item whose `add` to either had returned before the
         call. An item added to the other one during the call may be there.
 
-        `other` is an AsyncBloomFilter with the same parameters, on this server or on another one;
-        `progress` is as for `export_file`.
+        `other` is an AsyncBloomFilter with the same parameters, on this server or on another one.
 
         Raises:
             ConfigurationError: If the bits of an item are others there, and nothing is changed; or
@@ -54,9 +51,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         """
         if not isinstance(other, AsyncWholeFilter):
             raise ConfigurationError(f"other must be a {type(self).__name__}, not {other!r:.80}")
-        await self._run(
-            dump.union_update(self._state, self._run, other._state, other._run, progress)
-        )
+        await self._run(dump.union_update(self._state, self._run, other._state, other._run))
 
     async def rename(self, name: str) -> Self:
         """Give the filter another name, and return it opened under that one.

@@ -34,14 +34,13 @@ class WholeFilter(ConnectedFilter):
         """Copy the filter to a free name, opened with the same client; see `copy_to`."""
         return self.copy_to(self._client, name, progress=progress)
 
-    def union_update(self, other: WholeFilter, *, progress: Progress | None = None) -> None:
+    def union_update(self, other: WholeFilter) -> None:
         """Add everything that another filter holds, while both are in use.
 
         When it returns, this filter holds every item whose `add` to either had returned before the
         call. An item added to the other one during the call may be there.
 
-        `other` is an BloomFilter with the same parameters, on this server or on another one;
-        `progress` is as for `export_file`.
+        `other` is an BloomFilter with the same parameters, on this server or on another one.
 
         Raises:
             ConfigurationError: If the bits of an item are others there, and nothing is changed; or
@@ -53,7 +52,7 @@ class WholeFilter(ConnectedFilter):
         """
         if not isinstance(other, WholeFilter):
             raise ConfigurationError(f"other must be a {type(self).__name__}, not {other!r:.80}")
-        self._run(dump.union_update(self._state, self._run, other._state, other._run, progress))
+        self._run(dump.union_update(self._state, self._run, other._state, other._run))
 
     def rename(self, name: str) -> Self:
         """Give the filter another name, and return it opened under that one.
