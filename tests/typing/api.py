@@ -1,4 +1,7 @@
-"""What a type checker is told about the public names; checked by mypy, never run."""
+"""What a type checker is told about the public names; checked by mypy, never run.
+
+Each mistake must be an error: mypy reports an ignore that is not needed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import assert_type
 
 import redis
@@ -20,7 +22,6 @@ from bloomlock import (
     AsyncLock,
     AsyncReadWriteLock,
     AsyncRedlock,
-    AsyncReentrantLock,
     BloomFilter,
     Claim,
     ClaimState,
@@ -41,82 +42,77 @@ from bloomlock import (
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, OutcomeUnknownError
 
 
-def growth() -> None:
-    pages = BloomFilter("pages", 1000, on_full=Growth(factor=2, up_to=64_000))
-    BloomFilter("pages", 1000, on_full="shrink")  # type: ignore[arg-type]
-    BloomFilter.open("pages", up_to=64_000)  # type: ignore[call-arg]
-    MemoryBloomFilter(1000, on_full="grow")  # type: ignore[arg-type]
-    assert_type((pages.info().growth, pages.info().up_to), tuple[int | None, int | None])
-
-
-def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
+def filters(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     pages = BloomFilter("pages", capacity=1000)
     BloomFilter("pages", 1000, 0.01, client=client, strategy="lua", seeds=[1, 2], on_full="raise")
-    BloomFilter("pages", 1000, optimize="size")  # type: ignore[arg-type]
-    BloomFilter.open("pages", key="a secret of 16 bytes or more")
-    BloomFilter("pages", 1000, near_cache=NearCache(1000, max_staleness=0.5))
-    BloomFilter("pages", 1000, near_cache="all")  # type: ignore[arg-type]
-    BloomFilter("pages", 1000, strategy=LockStrategy(timeout=5))
-    BloomFilter("pages", 1000, strategy=LockStrategy(5))  # type: ignore[call-arg]
     BloomFilter("pages", 1000, client=cluster, on_lost="recreate", on_unknown="new", shards=2)
-    assert_type(BloomFilter.open("pages", client="redis://localhost"), BloomFilter)
+    BloomFilter("pages", 1000, strategy=LockStrategy(timeout=5), near_cache=NearCache(1000))
+    BloomFilter("pages", 1000, window=Window(timedelta(days=7), slices=6), on_full=Growth(2))
+    BloomFilter.open("pages", key="a secret of 16 bytes or more", refresh=True)
     assert_type(pages.add("a"), bool)
     assert_type(pages.add_many(["a", b"b"]), list[bool])
     assert_type(pages.add_each(["a"]), Iterator[tuple[str, bool]])
     assert_type(pages.exists_many(x for x in "ab"), list[bool])
+    assert_type(pages.discard_many(["a", b"b"]), list[bool])
     assert_type(pages.info(), FilterInfo)
-    assert_type(pages.copy("other"), BloomFilter)
+    assert_type((pages.growth, pages.window), tuple[int | None, timedelta | None])
     with pages as same:
         assert_type(same, BloomFilter)
     try:
         pages.add("a")
     except OutcomeUnknownError as error:
         assert_type(error.results, list[bool | None])
-    # Each of these must be an error; mypy reports an ignore that is not needed.
+
+
+def mistakes_with_filters(pages: BloomFilter) -> None:
     pages.add(5)  # type: ignore[arg-type]
     pages.add_many([5])  # type: ignore[list-item]
-    BloomFilter("pages", 1000, client=5)  # type: ignore[arg-type]
-
-
-def wholes(pages: BloomFilter) -> None:
-    assert_type(pages.union_update(pages), None)
-    assert_type(pages.expire(timedelta(days=1)), None)
-    assert_type(pages.rename("other"), BloomFilter)
-    assert_type(pages.discard("a"), bool)
-    assert_type(pages.discard_many(["a", b"b"]), list[bool])
-    BloomFilter("pages", 1000, window=Window(timedelta(days=7), slices=6, refresh=True))
-    BloomFilter.open("pages", refresh=True)
-    BloomFilter("pages", 1000, window="7d")  # type: ignore[arg-type]
-    assert_type(pages.window, timedelta | None)
-
-
-def to_files(pages: BloomFilter, client: redis.Redis) -> None:
-    assert_type(pages.export_file("file", progress=print), None)
-    assert_type(BloomFilter.import_file("pages", "file", client=client, replace=True), BloomFilter)
-    assert_type(pages.copy_to(client, "other"), BloomFilter)
-    assert_type(pages.rebuild(["a"], 5000, late=lambda: iter(["b"])), None)
     pages.export_file(5)  # type: ignore[arg-type]
+    pages.claim_expired("all")  # type: ignore[arg-type]
+    BloomFilter("pages", 1000, client=5)  # type: ignore[arg-type]
+    BloomFilter("pages", 1000, optimize="size")  # type: ignore[arg-type]
+    BloomFilter("pages", 1000, near_cache="all")  # type: ignore[arg-type]
+    BloomFilter("pages", 1000, on_full="shrink")  # type: ignore[arg-type]
+    BloomFilter("pages", 1000, window="7d")  # type: ignore[arg-type]
+    BloomFilter("pages", 1000, strategy=LockStrategy(5))  # type: ignore[call-arg]
+    BloomFilter.open("pages", up_to=64_000)  # type: ignore[call-arg]
     BloomFilter.import_file("pages", "file", capacity=5)  # type: ignore[call-arg]
+    MemoryBloomFilter(1000, on_full="grow")  # type: ignore[arg-type]
 
 
-def claims(pages: BloomFilter, async_pages: AsyncBloomFilter) -> None:
+def wholes(pages: BloomFilter, client: redis.Redis) -> None:
+    assert_type(pages.union_update(pages, progress=print), None)
+    assert_type(pages.rename("other"), BloomFilter)
+    assert_type(pages.copy_to(client, "other"), BloomFilter)
+    assert_type(BloomFilter.import_file("pages", "file", client=client, replace=True), BloomFilter)
+    assert_type(pages.rebuild(["a"], 5000, late=lambda: iter(["b"])), None)
+    assert_type(bloomlock.plan(10**9, 1e-6, items_per_s=1e5).servers, int)
+    memory = MemoryBloomFilter(1000, 0.01, shards=2, on_full="raise")
+    assert_type(memory | memory, MemoryBloomFilter)
+    assert_type(MemoryBloomFilter.like(pages), MemoryBloomFilter)
+
+
+def claims(pages: BloomFilter) -> None:
     claim = pages.claim("a", 60, wait=1.5, payload=b"more", max_attempts=3)
-    assert_type(claim, Claim)
     assert_type((claim.state, claim.item, claim.fence), tuple[ClaimState, str | bytes, int | None])
     assert_type(pages.claim_many(["a", b"b"], payloads=["x", None]), list[Claim])
     assert_type(pages.commit_many([claim]), list[bool])
-    assert_type(pages.abandon_many([claim], "why", offer=True), None)
     assert_type(pages.expired(), Iterator[Claim])
-    assert_type(pages.claim_expired(5, 60, max_attempts=3), list[Claim])
-    pages.claim_expired("all")  # type: ignore[arg-type]
     with claim as entered:
         assert_type(entered, Claim)
 
-    async def main() -> None:
-        assert_type(await async_pages.discard("a"), bool)
-        assert_type(await async_pages.claim("a"), AsyncClaim)
-        assert_type(await async_pages.claim_expired(), list[AsyncClaim])
-        assert_type(async_pages.expired(), AsyncIterator[AsyncClaim])
+
+async def tasks(client: redis.asyncio.Redis) -> None:
+    pages = await AsyncBloomFilter("pages", 1000, client=client)
+    assert_type(pages, AsyncBloomFilter)
+    assert_type(await AsyncBloomFilter.open("pages"), AsyncBloomFilter)
+    assert_type(await pages.add("a"), bool)
+    assert_type(pages.add_each([b"a"], batch_size=10), AsyncIterator[tuple[bytes, bool]])
+    assert_type(await pages.claim("a"), AsyncClaim)
+    assert_type(pages.expired(), AsyncIterator[AsyncClaim])
+    assert_type(await bloomlock.catalog.async_list_filters(client="redis://x"), list[str])
+    async with pages as same:
+        assert_type(same, AsyncBloomFilter)
 
 
 def decorated(done: BloomFilter, async_done: AsyncBloomFilter) -> None:
@@ -134,44 +130,15 @@ def decorated(done: BloomFilter, async_done: AsyncBloomFilter) -> None:
         assert_type(await once(async_done, key="order")(charge_async)("a"), int | None)
 
 
-def in_process() -> None:
-    pages = MemoryBloomFilter(1000, 0.01, shards=2, on_full="raise")
-    assert_type(pages.add(b"a"), bool)
-    assert_type(pages.add_many(["a", b"b"]), list[bool])
-    assert_type(pages.copy(), MemoryBloomFilter)
-    assert_type(MemoryBloomFilter.like(pages), MemoryBloomFilter)
-    assert_type(MemoryBloomFilter.load(Path("seen"), key="secret"), MemoryBloomFilter)
-    assert_type(pages.info(), FilterInfo)
-
-
-async def tasks(client: redis.asyncio.Redis) -> None:
-    pages = await AsyncBloomFilter("pages", 1000, client=client)
-    assert_type(pages, AsyncBloomFilter)
-    assert_type(await AsyncBloomFilter.open("pages"), AsyncBloomFilter)
-    assert_type(await pages.add("a"), bool)
-    assert_type(await pages.add_many(["a"]), list[bool])
-    assert_type(pages.add_each([b"a"], batch_size=10), AsyncIterator[tuple[bytes, bool]])
-    assert_type(await bloomlock.catalog.async_list_filters(client="redis://x"), list[str])
-    assert_type(bloomlock.plan(10**9, 1e-6, items_per_s=1e5).servers, int)
-    async with pages as same:
-        assert_type(same, AsyncBloomFilter)
-
-
 def locks(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     lock = Lock("job", client=client, timeout=10, blocking_timeout=5)
     Lock("job", cluster, 30.0, renew=False, max_hold=60, on_lost=print, replicas=1)
     Lock("job", thread_local=False, observer=note, prefix="mine:")
     assert_type(lock.acquire(True, 0.5), bool)
-    assert_type(lock.acquire(blocking_timeout=5), bool)
     assert_type(lock.lost, threading.Event)
-    with lock as same:
-        assert_type(same, Lock)
-    with FairLock("job") as fair:
-        assert_type(fair, FairLock)
-    with ReentrantLock("job", blocking=False) as mine:
-        assert_type(mine, ReentrantLock)
-    both = ReadWriteLock("job", client=client, max_hold=5)
-    with both.read, both.write as writing:
+    with FairLock("job") as fair, ReentrantLock("job", blocking=False) as mine:
+        assert_type((fair, mine), tuple[FairLock, ReentrantLock])
+    with ReadWriteLock("job", client=client, max_hold=5).write as writing:
         assert_type(writing, Lock)
     as_lock: Lock = Redlock("job", [client, cluster, "redis://c"], server_timeout=0.1, ttl=10)
     with as_lock, Redlock("job", clients=[client], longest_ttl=60) as most:
@@ -191,8 +158,7 @@ def errors(lock: Lock) -> redis.exceptions.LockNotOwnedError:
     raise AssertionError
 
 
-def mistakes(lock: Lock) -> None:
-    # Each of these must be an error; mypy reports an ignore that is not needed.
+def mistakes_with_locks() -> None:
     Lock(5)  # type: ignore[arg-type]
     Lock("job", ttl="30")  # type: ignore[arg-type]
     Lock("job", observer=print_number)  # type: ignore[arg-type]
@@ -217,15 +183,8 @@ def print_number(number: int) -> None:
 async def waiting(client: redis.asyncio.Redis) -> None:
     lock = AsyncLock("job", client=client, ttl=10, observer=note, on_lost=print)
     assert_type(await lock.acquire(blocking_timeout=5), bool)
-    assert_type(lock.fence, int | None)
     assert_type(lock.lost, asyncio.Event)
-    async with lock as same:
-        assert_type(same, AsyncLock)
-    async with AsyncFairLock("job") as fair, AsyncReentrantLock("job") as mine:
-        assert_type(fair, AsyncFairLock)
-        assert_type(mine, AsyncReentrantLock)
-    both = AsyncReadWriteLock("job", client=client)
-    async with both.read, both.write as writing:
-        assert_type(writing, AsyncLock)
+    async with AsyncFairLock("job") as fair, AsyncReadWriteLock("job").write as writing:
+        assert_type((fair, writing), tuple[AsyncFairLock, AsyncLock])
     async with AsyncRedlock("job", clients=["redis://one", client]) as most:
         assert_type(most, AsyncRedlock)
