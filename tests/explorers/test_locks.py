@@ -1,8 +1,7 @@
 """Clients of a lock ask, wait, hold, renew and release in every order, with crashes and losses.
 
-The server is the rules of the scripts as pure functions, which `locks/protocol` holds to them. Who
-relies on the lock has it, alone or with other readers; waiters are served in order; nobody who is
-awake waits for ever, and nobody leaves anything behind.
+The server runs the scripts. Who relies on the lock has it, alone or with other readers; waiters are
+served in order; nobody who is awake waits for ever, and nobody leaves anything behind.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ import lock_model as model
 import pytest
 from explorer import explore
 from lock_model import FINISHED, LEASE_MS, Budget, Client, Kind, World, moves
+from lock_scripts import Scripts
 
-from bloomlock.locks.protocol.steps import LIVENESS_MS, SLICE_MS, Granted
+from bloomlock.locks.protocol.steps import LIVENESS_MS, NO_CHANNEL, SLICE_MS, Granted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -23,12 +23,16 @@ ONE = Kind()
 TWICE = Kind(rounds=2)
 ON_TRIAL = Kind(provisional_lease_ms=LEASE_MS // 2)
 READER = Kind(is_shared=True)
+LOOKS = Kind(channel=NO_CHANNEL)
+UNHEARD = Kind(channel=b"elsewhere")
 READER_ON_TRIAL = READER._replace(provisional_lease_ms=LEASE_MS // 2)
 ALL = Budget(crashes=1, losses=1, naps=1, renewals=1, mutes=1)
 
 WORLDS = [
     ((ONE, ONE), Budget(naps=1, losses=1)),
     ((ON_TRIAL, ONE), Budget(crashes=1, mutes=1)),
+    ((LOOKS, ONE, UNHEARD), Budget()),
+    ((LOOKS, UNHEARD), Budget(crashes=1, naps=1)),
     ((READER, READER, ONE), Budget(crashes=1)),
     ((READER_ON_TRIAL, READER, ONE), Budget(renewals=1)),
     ((ONE, ONE, ONE), Budget()),
@@ -46,13 +50,18 @@ LARGE = [
 ]
 
 
+@pytest.fixture(scope="module")
+def scripts(stopped):
+    return Scripts(stopped())
+
+
 @pytest.mark.parametrize(
     ("kinds", "budget"),
     [*WORLDS, *(pytest.param(*one, marks=pytest.mark.long) for one in LARGE)],
     ids=str,
 )
-def test_every_interleaving(kinds, budget):
-    start = World(kinds, (Client(),) * len(kinds), budget)
+def test_every_interleaving(scripts, kinds, budget):
+    start = World(scripts, kinds, (Client(),) * len(kinds), budget)
     explored = explore(lambda: start, moves, key_of, check, check_circle)
     print(explored)
     assert explored.states > 100
@@ -75,17 +84,17 @@ def check(world: World) -> None:
     for who in relying:
         assert world.holds(who), f"{who} relies on a lock that it does not have"
     assert len(relying) < 2 or all(world.kinds[who].is_shared for who in relying), "one, or readers"
-    tokens = {state.value, *state.holders, *(record.split(b" ")[0] for record in state.queue)}
+    tokens = state.tokens() | {record.split(b" ")[0] for record in state.records()}
     for who, client in enumerate(world.clients):
         token, record = world.asking(who).token, world.asking(who).record
         old = {b"%d.%d" % (who, earlier) for earlier in range(client.round)}
         assert not tokens & old, f"{who} left something behind"
         assert client.phase != "done" or token not in tokens, f"{who} left something behind"
-        assert not world.holds(who) or record not in state.queue, f"{who} waits behind itself"
+        assert not world.holds(who) or record not in state.records(), f"{who} waits behind itself"
         # Whoever sleeps through a grant has to ask anew.
         over_ms = client.contact + world.asking(who).granted_ms + SLICE_MS
         if client.phase == "waiting" and world.is_waiter_alive(who) and world.now_ms < over_ms:
-            assert world.holds(who) or record in state.queue, f"{who} was forgotten"
+            assert world.holds(who) or record in state.records(), f"{who} was forgotten"
             check_next_look(world, who)
 
 
@@ -116,12 +125,11 @@ def key_of(world: World) -> Hashable:
         server.value,
         max(0, server.expires_ms - now_ms) if server.value else 0,
         *(
-            tuple(sorted((token, max(0, until - now_ms)) for token, until in part.items()))
-            for part in (server.holders, server.alive)
+            tuple((token, max(0, until - now_ms)) for token, until in times)
+            for times in (server.holders, server.alive)
         ),
         tuple(
-            (record, max(-LIVENESS_MS, server.queue[record] // 1000 - now_ms))
-            for record in server.in_order()
+            (record, max(-LIVENESS_MS, ticket // 1000 - now_ms)) for record, ticket in server.queue
         ),
         ranks[server.fence],
         tuple(

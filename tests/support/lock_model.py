@@ -1,29 +1,38 @@
 """A lock and its clients as one frozen value: every step of one of them gives a new one.
 
-The server is the pure transitions; what a waiter makes of a message is `Attempt._wait` itself.
-Each step is checked as it is taken: fences rise, and waiters are served in order.
+The server is the scripts; what a waiter makes of a message is `Attempt._wait` itself. Each step is
+checked as it is taken: fences rise, and waiters are served in order.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import lock_rules as rules
-from lock_rules import Announcement, LockState, read_record
+from lock_scripts import LockState
 
 from bloomlock.locks.options import deadline_of
 from bloomlock.locks.protocol.steps import (
+    ACQUIRE,
     LIVENESS_MS,
+    NO_CHANNEL,
+    RELEASE,
+    RENEW,
     SLICE_MS,
     AcquireRequest,
     Busy,
     Granted,
     ReleaseRequest,
+    RenewRequest,
 )
 from bloomlock.locks.protocol.waiting import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from lock_scripts import Scripts, Step
+
+    from bloomlock.locks.protocol.steps import LockScript
 
 LEASE_MS = 2 * SLICE_MS
 TICK_MS = SLICE_MS
@@ -32,11 +41,15 @@ FINISHED = ("done", "crashed")
 
 
 class Kind(NamedTuple):
-    """What a client is; it takes the lock `rounds` times. See `AcquireRequest` for the rest."""
+    """What a client is; it takes the lock `rounds` times. See `AcquireRequest` for the rest.
+
+    `channel` is one on which no message reaches it; empty: it listens on its own.
+    """
 
     is_shared: bool = False
     rounds: int = 1
     provisional_lease_ms: int = 0
+    channel: bytes = b""
 
 
 class Client(NamedTuple):
@@ -68,11 +81,9 @@ class Budget(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything; `order` are the clients that wait, as the server heard of them.
+    """Everything; `order` are the clients that wait, as the server heard of them."""
 
-    Nobody changes a world: a step takes a copy of the server.
-    """
-
+    scripts: Scripts
     kinds: tuple[Kind, ...]
     clients: tuple[Client, ...]
     budget: Budget
@@ -89,68 +100,67 @@ class World(NamedTuple):
         return self._replace(budget=self.budget._replace(**{what: left - 1}))
 
     def asking(self, who: int) -> AcquireRequest:
-        is_shared, _, provisional_lease_ms = self.kinds[who]
-        token = b"%d.%d" % (who, self.clients[who].round)
-        return AcquireRequest(token, LEASE_MS, is_shared, b"c%d" % who, provisional_lease_ms)
+        kind = self.kinds[who]
+        token, channel = b"%d.%d" % (who, self.clients[who].round), kind.channel or b"c%d" % who
+        return AcquireRequest(token, LEASE_MS, kind.is_shared, channel, kind.provisional_lease_ms)
 
-    def leaving(self, who: int) -> ReleaseRequest:
-        asking = self.asking(who)
-        return ReleaseRequest(asking.token, asking.is_shared, asking.record)
+    def run(self, script: LockScript[Any], request: Any) -> Step:
+        """Let the server carry out a request."""
+        # The connection of a client that has crashed is closed.
+        heard = [
+            b"c%d" % who for who, client in enumerate(self.clients) if client.phase != "crashed"
+        ]
+        return self.scripts.run(script, self.server, self.now_ms, request, heard)
 
     def state(self) -> LockState:
         """Return the server's state without what has expired by now."""
-        state = self.server.copy()
-        rules._forget(state, self.now_ms * 1000)
-        return state
+        return self.server.at(self.now_ms)
 
     def holds(self, who: int) -> bool:
         """Tell whether the server thinks so."""
-        asking = self.asking(who)
-        return rules._holds(self.state(), asking.token, asking.is_shared)
+        return self.asking(who).token in self.state().tokens()
 
     def is_waiter_alive(self, who: int) -> bool:
-        return self.now_ms < self.clients[who].contact + LIVENESS_MS
-
-    def hears(self, channel: bytes) -> bool:
-        """Tell whether a message gets there: the connection of a crashed client is closed."""
-        return self.clients[int(channel[1:])].phase != "crashed"
+        # The script marks by half a millisecond who listens where no message reaches it.
+        mark = 0.5 * (self.kinds[who].channel not in (b"", NO_CHANNEL))
+        return self.now_ms < self.clients[who].contact + LIVENESS_MS + mark
 
     def is_in_line(self, who: int) -> bool:
         """Tell whether a waiter is to be given the lock when it is its turn."""
-        return self.is_waiter_alive(who) and self.hears(b"c%d" % who)
+        is_gone = self.clients[who].phase == "crashed" and not self.kinds[who].channel
+        return self.is_waiter_alive(who) and not is_gone
 
 
 def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
     """Let the server carry out an acquire; the answer is still under way."""
     asking, held = world.asking(who), world.holds(who)
-    state, told = world.server.copy(), list[Announcement]()
-    answer = rules.acquire(state, world.now_ms * 1000, asking, told.append, world.hears)
-    was_queued = asking.record in world.server.queue
-    handed = any(announcement.token == asking.token for announcement in told)
+    step = world.run(ACQUIRE, asking)
+    was_queued = asking.record in world.server.records()
+    handed = asking.token in step.told
     after = world.with_client(who, contact=world.now_ms)
-    if not was_queued and (handed or asking.record in state.queue):
+    if not was_queued and (handed or asking.record in step.state.records()):
         # Who was handed the lock in this very step was put last in the queue, and out again.
         after = after._replace(order=(*(c for c in after.order if c != who), who))
-    if isinstance(answer, Granted) and not held and not handed:
-        _check_nobody_passed(world, who)
-    if isinstance(answer, Granted) and not handed:
-        assert answer.fence > world.server.fence, "fences rise"
-    return _settle(after, state, told), answer
+    if isinstance(step.answer, Granted) and not handed:
+        assert step.answer.fence > world.server.fence, "fences rise"
+        if not held:
+            _check_nobody_passed(world, who)
+    return _settle(after, step, asking.token), step.answer
 
 
 def give_up(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a release."""
-    state, told = world.server.copy(), list[Announcement]()
-    held = rules.release(state, world.now_ms * 1000, world.leaving(who), told.append, world.hears)
+    asking = world.asking(who)
+    step = world.run(RELEASE, ReleaseRequest(asking.token, asking.is_shared, asking.record))
     after = world._replace(order=tuple(client for client in world.order if client != who))
-    return _settle(after, state, told), held
+    return _settle(after, step, asking.token), step.answer
 
 
 def renew(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a renewal."""
-    state, asking = world.server.copy(), world.asking(who)
-    held = rules.renew(state, world.now_ms * 1000, asking.token, asking.is_shared, asking.lease_ms)
-    return world._replace(server=state), held
+    asking = world.asking(who)
+    step = world.run(RENEW, RenewRequest(asking.token, asking.is_shared, asking.lease_ms))
+    return world._replace(server=step.state), step.answer
 
 
 def hear(world: World, who: int) -> tuple[World, int | None]:
@@ -162,7 +172,7 @@ def hear(world: World, who: int) -> tuple[World, int | None]:
     next(waiting)
     deadline = None
     try:
-        waiting.send(Announcement(b"", asking.token, Granted(client.inbox[0])).payload)
+        waiting.send(b"%b %d" % (asking.token, client.inbox[0]))
     except StopIteration as stop:
         if stop.value is not None:
             deadline = round(stop.value.deadline * 1000)
@@ -176,26 +186,32 @@ def direct_deadline(client: Client) -> int:
 
 def _check_nobody_passed(world: World, who: int) -> None:
     """Whoever is given the lock by asking passes no live waiter."""
-    others = [other for other in world.order if other != who and world.is_in_line(other)]
+    ahead = itertools.takewhile(lambda other: other != who, world.order)
+    others = [other for other in ahead if world.is_in_line(other)]
     assert not others, f"{who} passed {others}"
 
 
-def _settle(world: World, state: LockState, told: list[Announcement]) -> World:
+def _settle(world: World, step: Step, asker: bytes) -> World:
     """Check what was handed on, and put the messages on their way."""
-    fence = world.server.fence
-    expected = _next_in_order(world) if told else []
-    assert [int(made.token.split(b".")[0]) for made in told] == expected, "in order"
-    for made in told:
-        assert made.grant.fence > fence, "fences rise"
-        fence = made.grant.fence
-        who = int(made.token.split(b".")[0])
-        world = world._replace(order=tuple(client for client in world.order if client != who))
+    fence, told = world.server.fence, step.told
+    new = step.state.at(world.now_ms).tokens() - world.state().tokens()
+    handed = [*told, *(new - told.keys() - {asker})]
+    expected = _next_in_order(world) if handed else []
+    assert [*map(_client_of, handed)] == expected, "in order"
+    world = world._replace(order=tuple(who for who in world.order if who not in expected))
+    for token, granted in told.items():
+        assert granted > fence, "fences rise"
+        fence, who = granted, _client_of(token)
         client = world.clients[who]
-        if client.phase not in FINISHED and world.asking(who).token == made.token:
-            world = world.with_client(who, inbox=(*client.inbox, made.grant.fence))
-    waiting = {int(read_record(record).token.split(b".")[0]) for record in state.queue}
-    order = tuple(client for client in world.order if client in waiting)
-    return world._replace(server=state, order=order)
+        if client.phase not in FINISHED and world.asking(who).token == token:
+            world = world.with_client(who, inbox=(*client.inbox, granted))
+    waiting = [*map(_client_of, step.state.records())]
+    order = tuple(who for who in world.order if who in waiting)
+    return world._replace(server=step.state, order=order)
+
+
+def _client_of(token_or_record: bytes) -> int:
+    return int(token_or_record.split(b".")[0])
 
 
 def _next_in_order(world: World) -> list[int]:
