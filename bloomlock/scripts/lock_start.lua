@@ -1,5 +1,4 @@
--- What every lock script begins with; lock_common.lua comes later. The rules stand once more in
--- tests/support/lock_rules.py, under the same names.
+-- What every lock script begins with; lock_common.lua comes later.
 -- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
 -- A command gets whole numbers below 2^53 digit for digit.
 local LIVENESS_MS = 6000

@@ -153,6 +153,8 @@ def give_up(world: World, who: int) -> tuple[World, bool]:
     asking = world.asking(who)
     step = world.run(RELEASE, ReleaseRequest(asking.token, asking.is_shared, asking.record))
     after = world._replace(order=tuple(client for client in world.order if client != who))
+    is_free = not step.state.at(world.now_ms).tokens()
+    assert not (is_free and any(map(after.is_in_line, after.order))), "it is handed on"
     return _settle(after, step, asking.token), step.answer
 
 
