@@ -24,18 +24,19 @@ def status_command() -> int:
 
     The exit status is 1 if it refuses writes, 3 if it does not run.
     """
-    state = server.status()
-    if not state.running:
-        click.echo(f"not running, data in {state.data_dir}")
+    home, info = server.find_home(), server.status()
+    if info is None:
+        click.echo(f"not running, data in {home.data_dir}")
         return NOT_RUNNING
+    up = timedelta(seconds=info["uptime_in_seconds"])
+    keys = sum(value["keys"] for name, value in info.items() if name.startswith("db"))
     click.echo(
-        f"{'reading its data' if state.loading else 'running'}: pid {state.pid}, "
-        f"Valkey {state.version}, up {timedelta(seconds=state.uptime or 0)}, {state.keys} keys, "
-        f"{size_text(state.memory_bytes or 0)} of memory, "
-        f"{size_text(state.aof_bytes or 0)} on disk, {state.url}"
+        f"{'reading its data' if info['loading'] else 'running'}: pid {info['process_id']}, Valkey "
+        f"{info['valkey_version']}, up {up}, {keys} keys, {size_text(info['used_memory'])} of "
+        f"memory, {size_text(info.get('aof_current_size', 0))} on disk, {home.url}"
     )
-    if state.refuses_writes:
-        warn(f"it refuses all writes: {state.refuses_writes}")
+    if info.get("aof_last_write_status", "ok") != "ok":
+        warn(f"it refuses all writes: its append-only file in {home.data_dir} cannot be written")
         return NO
     return 0
 

@@ -5,7 +5,7 @@ user can reach, started by whichever process needs it first and left running for
 `PrivateServer` is a throw-away one for scripts and examples.
 """
 
-from .embedded import ServerStatus, embedded_url, status, stop
+from .embedded import embedded_url, find_home, status, stop
 from .private import PrivateServer
 from .process import ProcessGuard
 from .urls import explained, find_address, hide_secret
@@ -13,10 +13,10 @@ from .urls import explained, find_address, hide_secret
 __all__ = [
     "PrivateServer",
     "ProcessGuard",
-    "ServerStatus",
     "embedded_url",
     "explained",
     "find_address",
+    "find_home",
     "hide_secret",
     "status",
     "stop",

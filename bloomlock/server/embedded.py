@@ -17,9 +17,8 @@ import stat
 import subprocess
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -54,37 +53,6 @@ _LOG_LIMIT = 1 << 20
 _NEARLY_FULL = 1 << 16
 _WRITABLE_BY_OTHERS = 0o022
 _LIFE_NAME = "server.alive"
-
-
-@dataclass(frozen=True)
-class ServerStatus:
-    """What is known of the embedded server.
-
-    Attributes:
-        running: Whether it lives; everything from `pid` on is None if it does not.
-        data_dir: Directory of its data.
-        url: Its address for redis-py.
-        pid: Process id.
-        loading: Whether it is still reading its data and takes no commands yet.
-        version: Version of Valkey.
-        uptime: Seconds since its start.
-        memory_bytes: Memory it takes.
-        aof_bytes: Size of its append-only file; None also while it is loading.
-        keys: Number of keys in all its databases.
-        refuses_writes: Why it refuses writes; None if it takes them.
-    """
-
-    running: bool
-    data_dir: Path
-    url: str
-    pid: int | None = None
-    loading: bool | None = None
-    version: str | None = None
-    uptime: int | None = None
-    memory_bytes: int | None = None
-    aof_bytes: int | None = None
-    keys: int | None = None
-    refuses_writes: str | None = None
 
 
 def embedded_url() -> str:
@@ -152,8 +120,10 @@ def stop(timeout: float = 10.0) -> bool:
     return True
 
 
-def status() -> ServerStatus:
-    """Look at the embedded server; starts and creates nothing. Takes 1-2 s at the most.
+def status() -> dict[str, Any] | None:
+    """Return what INFO of the embedded server says; None: it does not run, and is not started.
+
+    Takes 1-2 s at the most.
 
     Raises:
         ServerError: A server lives but does not answer, or runs on another host.
@@ -164,12 +134,11 @@ def status() -> ServerStatus:
         while True:
             home.has_socket()
             if not home.is_alive():
-                return ServerStatus(False, home.data_dir, home.url)
+                return None
             home.refuse_other_host()
             try:
                 with connect(home.socket_path, _STATUS_TIMEOUT) as client:
-                    info = client.info()
-                break
+                    return dict(client.info())
             except ResponseError as error:
                 raise _unreachable(home, Answer(text=str(error))) from error
             except RedisError:
@@ -178,19 +147,6 @@ def status() -> ServerStatus:
             if time.monotonic() >= deadline:
                 raise _unreachable(home, Answer())
             time.sleep(_PAUSE)
-        return ServerStatus(
-            running=True,
-            data_dir=home.data_dir,
-            url=home.url,
-            pid=info["process_id"],
-            loading=bool(info["loading"]),
-            version=info.get("valkey_version", info["redis_version"]),
-            uptime=info["uptime_in_seconds"],
-            memory_bytes=info["used_memory"],
-            aof_bytes=info.get("aof_current_size"),
-            keys=sum(value["keys"] for name, value in info.items() if name.startswith("db")),
-            refuses_writes=_why_not_writable(home, info),
-        )
 
 
 class Home:
@@ -439,24 +395,14 @@ def _end(home: Home, deadline: float) -> None:
     )
 
 
-def _why_not_writable(home: Home, info: dict[str, object]) -> str | None:
-    if info.get("aof_last_write_status", "ok") == "ok":
-        return None
-    full = "the disk is full" if _is_disk_full(home) else log_tail(home.log_file)
-    return f"its append-only file in {home.data_dir} cannot be written: {full}"
-
-
 def _died(home: Home, log: str) -> ServerError:
-    full = "the disk is full; " if _is_disk_full(home) else ""
+    full = ""
+    with suppress(OSError):
+        if shutil.disk_usage(home.data_dir).free < _NEARLY_FULL:
+            full = "the disk is full; "
     return ServerError(
         f"the embedded server in {home.data_dir} ended while it was starting; {full}{log}"
     )
-
-
-def _is_disk_full(home: Home) -> bool:
-    with suppress(OSError):
-        return shutil.disk_usage(home.data_dir).free < _NEARLY_FULL
-    return False
 
 
 def _unreachable(home: Home, answer: Answer) -> ServerError:

@@ -14,7 +14,7 @@ from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.refusals import explain, is_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 URL_VARIABLES = ("BLOOMLOCK_URL", "REDIS_URL")
 SCHEMES = ("redis://", "rediss://", "unix://")
@@ -40,33 +40,24 @@ class Address(NamedTuple):
     source: str
 
 
-def find_address(
-    client: object,
-    environment: Mapping[str, str] = os.environ,
-    name: str = "client",
-    schemes: tuple[str, ...] = SCHEMES,
-) -> Address:
+def find_address(client: object, name: str = "client") -> Address:
     """Return the URL of `client`, called `name` in a message, of the environment, or embedded."""
     if client is not None:
         kind = "a redis-py client or a URL" if name == "client" else "a URL"
-        return checked_address(client, name, f"{kind} that starts with ", schemes)
+        return checked_address(client, name, f"{kind} that starts with ")
     for variable in URL_VARIABLES:
-        if url := environment.get(variable):
-            return checked_address(url, variable, schemes=schemes)
+        if url := os.environ.get(variable):
+            return checked_address(url, variable)
     from bloomlock.server.embedded import embedded_url  # noqa: PLC0415 - a URL needs none of it
 
     return Address(embedded_url(), "the embedded server's address")
 
 
-def checked_address(
-    url: object,
-    source: str,
-    kind: str = "a URL that starts with ",
-    schemes: tuple[str, ...] = SCHEMES,
-) -> Address:
-    if not isinstance(url, str) or not url.startswith(schemes):
+def checked_address(url: object, source: str, kind: str = "a URL that starts with ") -> Address:
+    if not isinstance(url, str) or not url.startswith(SCHEMES):
+        *others, last = SCHEMES
         raise ConfigurationError(
-            f"{source} must be {kind}{', '.join(schemes[:-1])} or {schemes[-1]}, not {shown(url)}"
+            f"{source} must be {kind}{', '.join(others)} or {last}, not {shown(url)}"
         )
     if _is_ambiguous(url):
         raise ConfigurationError(

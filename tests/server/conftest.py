@@ -71,9 +71,9 @@ def end_by_force() -> None:
 @pytest.fixture
 def pid() -> Callable[[], int]:
     def ask() -> int:
-        state = server.status()
-        assert state.pid is not None
-        return state.pid
+        info = server.status()
+        assert info is not None
+        return info["process_id"]
 
     return ask
 

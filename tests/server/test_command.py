@@ -38,14 +38,14 @@ def test_status_and_stop(run, home, monkeypatch):
         shown,
     )
     assert status == 0
-    os.kill(server.status().pid, signal.SIGSTOP)
+    os.kill(server.status()["process_id"], signal.SIGSTOP)
     monkeypatch.setattr("bloomlock.server.embedded._STATUS_TIMEOUT", 0.2)
     status, shown = run("status")
     assert (status, shown.count("\n")) == (2, 1)
     assert shown.startswith("bloomlock: the embedded server in ")
     status, shown = run("stop", "--timeout", "1")
     assert (status, shown.splitlines()[0]) == (0, "stopped")
-    assert server.status().running is False
+    assert server.status() is None
     assert run("stop") == (0, "was not running\n")
 
 

@@ -96,7 +96,7 @@ def test_a_server_that_dies_while_starting_leaves_its_last_words(home):
         assert "ended while it was starting; its last log lines: " in str(caught.value)
         assert "Bad file format reading the append only file" in str(caught.value)
         assert "\n" not in str(caught.value)
-    assert server.status().running is False
+    assert server.status() is None
 
 
 def test_data_in_use_on_another_host_are_left_alone(home, monkeypatch, pid):

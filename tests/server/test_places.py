@@ -40,7 +40,7 @@ def test_special_characters_in_the_path(base, use_home, name):
     home = use_home(base / name)
     client = redis.Redis.from_url(server.embedded_url())
     client.set("key", 1)
-    assert server.status().keys == 1
+    assert server.status()["db0"]["keys"] == 1
     assert (home / "appendonlydir").is_dir()
     assert server.stop() is True
 

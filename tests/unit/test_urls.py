@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bloomlock.errors import BloomlockError
 from bloomlock.runtime._async.clients import async_client_of
 from bloomlock.runtime._sync.clients import client_of, clients_of
-from bloomlock.server.urls import find_address, hide_secret, shown
+from bloomlock.server.urls import checked_address, hide_secret, shown
 
 # Nothing else in a URL, and no sentence, has these letters.
 LETTERS = "ΞΨΩ"
@@ -60,7 +60,7 @@ def test_no_error_shows_it(url):
         clients_of,
         lambda given: client_of(given.encode()),
         lambda given: client_of(given.replace("://", ":/")),
-        lambda given: find_address(None, {"REDIS_URL": given.upper()}),
+        lambda given: checked_address(given.upper(), "REDIS_URL"),
     ):
         with pytest.raises((BloomlockError, ValueError)) as caught:
             use(url)
