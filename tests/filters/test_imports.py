@@ -1,4 +1,4 @@
-"""Imports that are stopped, met by another client or spoilt: the old filter, or the new one."""
+"""Imports that are met by another client or spoilt: the old filter, or the new one."""
 
 from __future__ import annotations
 
@@ -10,103 +10,41 @@ from exports import ITEMS, Pipe, filled, small_parts
 from stepped import Stepped
 
 from bloomlock import BloomFilter
-from bloomlock.catalog import delete_filter
-from bloomlock.errors import (
-    BloomlockError,
-    ConfigurationError,
-    FilterNotFoundError,
-)
+from bloomlock.errors import BloomlockError, ConfigurationError
 
 THEIRS = [f"theirs {number}" for number in range(600)]
-
-
-def lasting(client):
-    return [key for key in client.scan_iter() if client.ttl(key) == -1]
-
-
-# -- stopped -------------------------------------------------------------------------------------
-
-
-# -- met by another client -----------------------------------------------------------------------
-
-
-def take(client, _path):
-    """The name is deleted, and taken by another client."""
-    delete_filter("y", client=client)
-    filled(client, "seeds", "y", THEIRS)
-
-
 OTHERS = {
     "import": lambda c, path: BloomFilter.import_file("y", path, client=c),
-    "replace": lambda c, path: BloomFilter.import_file("y", path, client=c, replace=True),
-    "create": lambda c, _: BloomFilter("y", 20_000, 1e-9, client=c, shards=2),
-    "delete": lambda c, _: BloomFilter.open("y", client=c).delete(),
-    "clear": lambda c, _: BloomFilter.open("y", client=c).clear(),
+    "create": lambda c, _: filled(c, "seeds", "y", THEIRS),
     "copy": lambda c, _: BloomFilter.open("b", client=c).copy("y"),
-    "look": lambda c, _: BloomFilter.open("y", client=c).count(),
-    "take": take,
 }
 
 
-def check_one(made, other, replace, acted, failed):
-    """See that there is all of one filter, or nothing, and that the right client has the name."""
-    there = made.exists_many([*ITEMS, *THEIRS, "old"])
-    contents = [set(there[:600]), set(there[600:-1]), {there[-1]}]
-    assert all(len(answers) == 1 for answers in contents), contents
-    assert sum(answers == {True} for answers in contents) <= 1, contents
-    if other == "take" and "done" in acted:
-        assert made.exists(THEIRS[0]) or (replace and failed is None)
-    if other in {"import", "copy"} and "done" in acted:
-        assert failed is not None, "only one of them finds the name free"
-    if failed is None and other in {"look", "create"}:
-        assert contents[0] == {True}
-
-
-@pytest.mark.parametrize(
-    ("other", "replace"),
-    [
-        ("import", False), ("create", False), ("copy", False), ("look", False), ("take", False),
-        ("replace", True), ("delete", True), ("clear", True), ("take", True),
-    ],
-)  # fmt: skip
-def test_what_another_client_does_at_any_step_mixes_no_filters(r, path, other, replace):
+@pytest.mark.parametrize("other", OTHERS)
+def test_of_two_that_find_a_name_free_one_gets_it_whole(r, path, other):
     filled(r).export_file(path)
     filled(r, "seeds", "b", THEIRS).export_file(path.with_name("b"))
-    whole = {key: r.dump(key) for key in r.scan_iter("*{b*")}
-    number, acted = 0, [None]
-    while acted:
-        r.flushall()
-        for key, value in whole.items():
-            r.restore(key, 0, value)
-        if replace:
-            filled(r, "grown", "y", ["old"])
-        acted = []
+    number, is_over = 0, False
+    while not is_over:
+        done = []
 
-        def act(acted=acted):
-            acted.append("tried")
+        def act(done=done):
             with contextlib.suppress(BloomlockError):
                 OTHERS[other](r, path.with_name("b"))
-                acted.append("done")
+                done.append("theirs")
 
-        failed = None
-        try:
-            Stepped.before(number, act).import_file("y", path, client=r, replace=replace)
-        except BloomlockError as error:
-            failed = error
-        try:
-            made = BloomFilter.open("y", client=r)
-        except FilterNotFoundError:
-            assert failed or (acted and other == "delete")
-        else:
-            check_one(made, other, replace, acted, failed)
-            assert made.add("goes on")
-        assert not [key for key in lasting(r) if b":prepared:" in key]
-        assert acted or failed is None
-        number += 1
+        made = Stepped.before(number, act)
+        with contextlib.suppress(BloomlockError):
+            made.import_file("y", path, client=r)
+            done.append("mine")
+        there = BloomFilter.open("y", client=r)
+        mine = done == ["mine"]
+        assert len(done) == 1, number
+        assert there.exists_many([*ITEMS, *THEIRS]) == [mine] * 600 + [not mine] * 600, number
+        assert not [key for key in r.scan_iter("*:prepared:*") if r.ttl(key) == -1]
+        there.delete()
+        number, is_over = number + 1, made.done <= number
     assert number > 8
-
-
-# -- spoilt --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["plain", "window", "grown", "discards"])
