@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from contract.filter_extras import PUSH_NEW
 
 from bloomlock import BloomFilter
 from bloomlock.errors import CapacityError, ConfigurationError
-
-PUSH_NEW = """
-local new = {}
-for item = 1, #ARGV do
-    if add(item) then
-        redis.call('RPUSH', KEYS[1], ARGV[item])
-        new[#new + 1] = item
-    end
-end
-return new
-"""
 
 
 def test_a_filter_grows_by_what_scripts_add(r, valkey):

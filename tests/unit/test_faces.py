@@ -39,27 +39,14 @@ def test_the_classes_for_threads_are_what_the_tool_writes():
 
 
 def test_the_tool_tells_what_is_not_as_it_writes_it(tmp_path, monkeypatch, capsys):
-    tool = runpy.run_path(str(TOOL))
+    main = runpy.run_path(str(TOOL))["main"]
     (source := tmp_path / "_async").mkdir()
-    (source / "one.py").write_text(
-        "import asyncio\n\n\nasync def close(a: AsyncLock) -> None:\n"
-        '    """Close.\n\n    With asyncio later,\n    and slowly.\n\n    Cost: one.\n    """\n'
-        "    if True:  # ASYNC\n        asyncio.sleep(1)\n\n        await a.later()\n"
-        "    await a.close()\n"
-    )
-    monkeypatch.setitem(tool["main"].__globals__, "ROOT", tmp_path)
-    monkeypatch.setitem(tool["main"].__globals__, "SOURCES", (source,))
+    (source / "one.py").write_text("async def close(a: AsyncLock) -> None: ...\n")
+    monkeypatch.setitem(main.__globals__, "ROOT", tmp_path)
+    monkeypatch.setitem(main.__globals__, "SOURCES", (source,))
     monkeypatch.setattr(sys, "argv", ["tool", "--check"])
-    assert tool["main"]() == 1
+    assert main() == 1
     assert capsys.readouterr().out == "_sync/one.py: is not what the tool writes\n"
-    monkeypatch.setattr(sys, "argv", ["tool"])
-    assert tool["main"]() == 0
-    assert (tmp_path / "_sync" / "one.py").read_text() == (
-        "# Written by tools/async_to_sync.py from _async/one.py; change that.\n"
-        'def close(a: Lock) -> None:\n    """Close.\n\n    Cost: one.\n    """\n    a.close()\n'
-    )
-    monkeypatch.setattr(sys, "argv", ["tool", "--check"])
-    assert tool["main"]() == 0
 
 
 @pytest.mark.parametrize("found", EXAMPLES.values(), ids=EXAMPLES)
