@@ -32,7 +32,7 @@ from .options import (
     url_option,
     value_option,
 )
-from .output import print_json, print_table, size_text
+from .output import is_terminal, print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
 @contextmanager
 def _telling() -> Iterator[Callable[[list[str]], object]]:
     """Yield what shows lines; where there is no terminal, the last of them now and then."""
-    if sys.stderr.isatty():
+    if is_terminal(sys.stderr):
         from rich.console import Console  # noqa: PLC0415
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415

@@ -16,6 +16,7 @@ import bloomlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import TextIO
 
 # The exit statuses; `bloomlock --help` has them too.
 NO = 1
@@ -107,6 +108,12 @@ def warn(message: str) -> None:
     if sys.stderr is not None:
         line = " ".join(message.split())
         print(f"bloomlock: {line}", file=sys.stderr, flush=True)  # noqa: T201 - what it is for
+
+
+def opened(stream: TextIO | None, name: str) -> TextIO:
+    if stream is None:
+        raise Failure(f"{name} is closed")
+    return stream
 
 
 def say(error: click.ClickException) -> int:

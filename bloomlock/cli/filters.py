@@ -17,9 +17,9 @@ import bloomlock
 
 from . import options
 from .crawls import connected
-from .errors import NO, Failure, noted_signals, sentence, warn
+from .errors import NO, Failure, noted_signals, opened, sentence, warn
 from .options import STDIN, example
-from .output import print_fields, print_json, shown, size_text, table_text
+from .output import is_terminal, print_fields, print_json, shown, size_text, table_text
 
 if TYPE_CHECKING:
     Before = dict[str, tuple[float, int]]
@@ -85,7 +85,7 @@ def top_command(*, interval: float, once: bool, as_json: bool, **where: Any) -> 
     reads all bitmaps, 1 s for 10 GiB.
     """
     before: Before = {}
-    if not (as_json or once) and sys.stdout.isatty():
+    if not (as_json or once) and is_terminal(sys.stdout):
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
@@ -269,7 +269,7 @@ def delete_command(name: str, *, yes: bool, url: str | None) -> None:
 def _confirm(verb: str, name: str, *, yes: bool) -> None:
     question = f"{verb} {name!r}?"
     # What comes through a pipe does not answer the question.
-    if not (yes or all(end is not None and end.isatty() for end in (sys.stdin, sys.stderr))):
+    if not (yes or all(map(is_terminal, (sys.stdin, sys.stderr)))):
         raise Failure(f"{question} There is no terminal to ask at; give --yes")
     if not (yes or click.confirm(question, prompt_suffix=" ", err=True)):
         raise click.exceptions.Exit(NO)
@@ -308,10 +308,11 @@ def export_command(name: str, file: str, *, force: bool, **where: Any) -> None:
     """
     if file != STDIN and not force and Path(file).exists():
         raise Failure(f"{file} is there; give --force to replace it")
-    if file == STDIN and sys.stdout.isatty():
+    if file == STDIN and is_terminal(sys.stdout):
         raise Failure("a filter is not written to a terminal; give a FILE, or a pipe")
     with options.open_as_it_is(name, **where) as bloom, noted_signals() as check:
-        bloom.export_file(sys.stdout.buffer if file == STDIN else file, progress=check)
+        target: Any = opened(sys.stdout, "standard output").buffer if file == STDIN else file
+        bloom.export_file(target, progress=check)
 
 
 @group.command("import", epilog=example("zstd -dc urls.zst | bloomlock filter import urls -"))
@@ -328,7 +329,7 @@ def import_command(
     FILE is; until then other clients are refused it, or use the filter that is
     replaced.
     """
-    source: Any = sys.stdin.buffer if file == STDIN else file
+    source: Any = opened(sys.stdin, "standard input").buffer if file == STDIN else file
     with noted_signals() as check:
         bloomlock.BloomFilter.import_file(
             name, source, client=url, key=key, replace=replace, progress=check

@@ -22,12 +22,11 @@ import click
 from bloomlock import MemoryBloomFilter, errors
 
 from . import options
-from .errors import NO, Failure, noted_signals, warn
+from .errors import NO, Failure, noted_signals, opened, warn
 from .options import STDIN, example
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import TextIO
 
     Answers = list[bool | None]
     """For each line whether it is new; None: it is not marked as seen."""
@@ -61,7 +60,7 @@ def answer(
 
     The new ones are written, or (`write=False`) the others, or (None) none.
     """
-    output = None if write is None else descriptor_of(sys.stdout, "standard output")
+    output = None if write is None else opened(sys.stdout, "standard output").fileno()
     most = _MOST_IN_PROCESS if isinstance(bloom, MemoryBloomFilter) else _MOST_LINES
     num_new = 0
     with noted_signals() as check:
@@ -194,19 +193,13 @@ def _read_block(descriptor: int, check: Callable[[], None], size: int) -> bytes:
 def _opened(name: str) -> Iterator[int]:
     try:
         if name == STDIN:
-            yield descriptor_of(sys.stdin, "standard input")
+            yield opened(sys.stdin, "standard input").fileno()
         else:
             with open(name, "rb", buffering=0) as file:  # noqa: PTH123 - the name may be any bytes
                 yield file.fileno()
     except OSError as error:
         called = "standard input" if name == STDIN else name
         raise Failure(f"cannot read {called}: {error.strerror}") from error
-
-
-def descriptor_of(stream: TextIO | None, name: str) -> int:
-    if stream is None:
-        raise Failure(f"{name} is closed")
-    return stream.fileno()
 
 
 def check_reader(descriptor: int) -> None:

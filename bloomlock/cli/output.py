@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import TextIO
 
 
 def print_json(value: object) -> None:
@@ -62,9 +63,14 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    # None: it was closed before the command began.
+    return stream is not None and stream.isatty()
+
+
 def shown(name: str) -> str:
     """Return a name as it is, but at a terminal one that does nothing to it."""
-    return printable(name) if sys.stdout.isatty() else name
+    return printable(name) if is_terminal(sys.stdout) else name
 
 
 def size_text(number: float) -> str:

@@ -136,15 +136,26 @@ def test_other_parameters_than_the_stored_ones(refuse, name, valkey, asked, part
 
 
 @pytest.mark.parametrize(
-    ("redirection", "part"), [("<&-", b"input is closed"), (">&-", b"output is closed")]
+    ("words", "redirection", "part"),
+    [
+        ("dedup --name NAME", "<&-", b"input is closed"),
+        ("dedup --name NAME", ">&-", b"output is closed"),
+        ("filter import NAME -", "<&-", b"input is closed"),
+        ("filter export NAME -", ">&-", b"output is closed"),
+        ("filter ls", ">&-", b""),
+        ("filter top --once", ">&-", b""),
+    ],
 )
-def test_closed_ends(valkey, name, redirection, part):
+def test_closed_ends(valkey, name, words, redirection, part):
+    BloomFilter(name, 1000, client=valkey).close()
+    command = [*COMMAND, *words.replace("NAME", name).split()]
     done = subprocess.run(
-        ["sh", "-c", f'"$@" {redirection}', "sh", *COMMAND, "dedup", "--name", name],
+        ["sh", "-c", f'"$@" {redirection}', "sh", *command],
         input=b"a\n",
         capture_output=True,
         check=False,
         env=environment(valkey, {}),
     )
-    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    assert (done.stdout, done.stderr.count(b"\n")) == (b"", bool(part))
     assert part in done.stderr
+    assert done.returncode == (2 if part else 0)
