@@ -24,4 +24,5 @@ def test_each_answer_is_that_of_the_model(stopped, tmp_path, kind, walks, seed):
             raise
         what += one.what
     print(what)
+    assert what["lose_reply"]
     assert what["discarded"] or kind == "plain"

@@ -2,7 +2,8 @@
 
 One step comes after the other, and the clocks of the server and of the clients stand still between
 them, so what is expected is exact: items and their epochs, claims and their leases, expiry, names,
-copies and files, and the loss of all keys. Objects of different kinds share each filter.
+copies and files, refused writes, and the loss of all keys. Objects of different kinds share each
+filter. What a lost reply leaves unknown a fresh object is asked for at once.
 """
 
 from __future__ import annotations
@@ -15,14 +16,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 import redis.asyncio
 from contract.backends import Awaited
 from flat_options import given
 from near_cache_tools import Clock, is_kept
+from proxy import Proxy, deliver
 from window_clocks import BEGIN, SLICE, SLICES, WINDOW
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
-from bloomlock.errors import ClaimLostError, FilterLostError, FilterNotFoundError
+from bloomlock.errors import (
+    ClaimLostError,
+    FilterLostError,
+    FilterNotFoundError,
+    OutcomeUnknownError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -53,6 +61,8 @@ STRATEGIES = {
     "growing": ("atomic", "lua"),
     "window": ("atomic", "lua"),
 }
+MANY = ("add_many", "update", "exists_many")
+CALLS = ("add", *MANY, "discard")
 SCRIPT = "local new = {} for i = 1, #ARGV do new[i] = add(i) and 1 or 0 end return new"
 LOST = (FilterLostError, FilterNotFoundError)
 
@@ -108,6 +118,7 @@ class Handle:
         model: Of the generation it is attached to.
         options: How it was made.
         is_async: Whether it is one of asyncio.
+        owed: Items that it may have added without an answer, and may report as new yet.
     """
 
     made: Any
@@ -116,6 +127,7 @@ class Handle:
     clock: Clock
     options: dict[str, Any]
     is_async: bool
+    owed: set[str] = field(default_factory=set)
 
     @property
     def follows(self) -> bool:
@@ -223,6 +235,7 @@ class Walk:
         options: dict[str, Any] = {
             "strategy": self.chance.choice(STRATEGIES[self.kind]),
             "on_lost": self.chance.choice(("raise", "recreate")),
+            "on_unknown": self.chance.choice(("raise", "new")),
             "near_cache": self.chance.choice((0, 100)),
             "max_staleness": STALENESS,
         }
@@ -249,8 +262,8 @@ class Walk:
 
             return Awaited(self.runner, self.runner.run(attach()))
         if creates:
-            return BloomFilter(name, client=self.client, **options)
-        return BloomFilter.open(name, client=self.client, **options)
+            return BloomFilter(name, client=self.proxied, **options)
+        return BloomFilter.open(name, client=self.proxied, **options)
 
     def wind(self, handle: Handle) -> None:
         """Let an object go by its clock of the walk."""
@@ -302,6 +315,7 @@ class Walk:
         if handle.name in self.models:
             made.reattach()
             handle.model = self.models[handle.name]
+            handle.owed = set()
             self.wind(handle)
             self.handles.append(handle)
             return True
@@ -320,8 +334,11 @@ class Walk:
         self.compare(handle, items, answers)
 
     def compare(self, handle: Handle, items: list[str], answers: list[bool]) -> None:
-        """Hold the answers to adds against the model."""
-        assert answers == self.added(handle, items), items
+        """Hold the answers to adds against the model; what is owed may be new."""
+        expected = self.added(handle, items)
+        for item, answer, is_new in zip(items, answers, expected, strict=True):
+            assert answer is is_new or (answer and item in handle.owed), item
+            handle.owed.discard(item)
 
     def update(self, handle: Handle) -> None:
         items = self.some()
@@ -347,6 +364,7 @@ class Walk:
         for item in items:
             expected.append(self.is_there(handle.model, item))
             handle.model.epochs.pop(item, None)
+            handle.owed.discard(item)
         if len(items) == 1:
             assert [handle.made.discard(items[0])] == expected
         else:
@@ -355,6 +373,72 @@ class Walk:
         # By this object it is known at once.
         assert handle.made.exists_many(items) == [False] * len(items)
         self.pass_staleness()
+
+    # -- what goes wrong -------------------------------------------------------------------------
+
+    def lose_reply(self, handle: Handle) -> None:
+        """Lose a command of a call, or its reply; then see what is there, and go on from it."""
+        name = self.chance.choice(CALLS[: 5 if self.kind != "plain" else 4])
+        items = list(dict.fromkeys(self.some() if name in MANY else self.some()[:1]))
+        before = self.there(handle.model, items)
+        verdict = self.chance.choice(("before", "after"))
+        lost = len(self.proxy.seen) + self.chance.choice((0, 0, 1, 2))
+        self.proxy.judge = lambda _name, number: verdict if number == lost else "pass"
+        answers: Any = None
+        try:
+            answers = getattr(handle.made, name)(items if name in MANY else items[0])
+        except OutcomeUnknownError:
+            assert handle.options["on_unknown"] == "raise" or name == "discard"
+            assert not name.startswith("exists"), "a read is repeated"
+            self.what["unknown"] += 1
+        except redis.ConnectionError:
+            self.what["not done"] += 1
+        finally:
+            self.proxy.judge = deliver
+        is_lost = len(self.proxy.seen) > lost
+        self.what[f"{verdict} {name}"] += is_lost
+        with BloomFilter.open(handle.name, client=self.url) as fresh:
+            there = fresh.exists_many(items)
+        adds = name in ("add", "add_many", "update")
+        asked = list(zip(items, before, there, strict=True))
+        for item, was, now in asked:
+            assert now is was or (now if adds else name == "discard"), item
+        if answers is not None:
+            answered = answers if isinstance(answers, list) else [answers]
+            self.judge_answers(handle, name, asked, answered)
+        if adds and handle.refresh:
+            # Whether what was there before was marked once more is not known: it is now.
+            handle.made.update([item for item, _, now in asked if now])
+        for item, _, now in asked:
+            self.take_found(handle, item, now, adds)
+        self.pass_staleness()
+
+    def judge_answers(
+        self, handle: Handle, name: str, asked: Sequence[tuple[str, bool, bool]], answers: Any
+    ) -> None:
+        """Hold the answers to a call that lost a reply against what was there, and is.
+
+        With on_unknown="new" an item of which that is not known counts as new.
+        """
+        is_new = handle.options["on_unknown"] == "new"
+        for (item, was, now), answer in zip(asked, answers, strict=True):
+            if name.startswith("exists"):
+                assert answer is now, item
+            elif name.startswith("add"):
+                assert now or (answer and is_new), f"{item} was answered and is not there"
+                assert answer is not was or (answer and (is_new or item in handle.owed)), item
+            elif name == "discard":
+                assert answer is was, item
+                assert not now, item
+
+    def take_found(self, handle: Handle, item: str, now: bool, adds: bool) -> None:
+        """Let the model go on from what was found after a lost reply."""
+        if not now:
+            handle.model.epochs.pop(item, None)
+        elif adds:
+            if not self.is_there(handle.model, item) or handle.refresh:
+                handle.model.epochs[item] = self.epoch
+            handle.owed.add(item)
 
     def flush(self, _handle: Handle) -> None:
         """Lose all that the server has."""
@@ -573,7 +657,8 @@ class Walk:
 
     def run(self, steps: int) -> None:
         """Walk."""
-        with asyncio.Runner() as self.runner:
+        with asyncio.Runner() as self.runner, Proxy(self.url, handshake=False) as self.proxy:
+            self.proxied = self.proxy.client()
             self.async_client = redis.asyncio.Redis.from_url(self.url)
             try:
                 self._walk(steps)
@@ -581,11 +666,13 @@ class Walk:
                 self.runner.run(self.async_client.aclose())
                 for handle in self.handles:
                     handle.made.close()
+                self.proxied.close()
 
     def _walk(self, steps: int) -> None:
         often, seldom = self.steps()
         makes_nothing = {
             self.clear, self.delete, self.rename, self.copy, self.put_in_place, self.unite,
+            self.lose_reply,
         }  # fmt: skip
         self.set_clock(0)
         for number in range(steps):
@@ -609,6 +696,7 @@ class Walk:
             self.clear, self.delete, self.expire, self.expire, self.persist, self.copy, self.copy,
             self.put_in_place, self.rename, self.flush,
         ]  # fmt: skip
+        often += [self.lose_reply]
         # So often that slices are used again in a round.
         often += [self.later] * 8 * (self.kind == "window")
         if self.kind == "plain":
@@ -620,8 +708,11 @@ class Walk:
 
     def may(self, act: Callable[[Handle], None], handle: Handle) -> bool:
         """Return whether an object can do a step in which it is used."""
-        if act in (self.claim, self.expired):
+        if act in (self.claim, self.expired, self.lose_reply):
             return not handle.is_async
+        if act == self.lose_reply and handle.options["strategy"] == "lock":
+            # A lock whose holder was cut off is in the way for the rest of its lease.
+            return False
         if act == self.unite:
             return not handle.is_async and handle.options["strategy"] in STRATEGIES["bitmap"]
         if act in (self.copy, self.rename):
