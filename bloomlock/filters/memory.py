@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+from bloomlock.arrays import np
 from bloomlock.descriptor import READY
 from bloomlock.errors import CapacityError
 from bloomlock.hash_keys import check_key
-from bloomlock.hashing import check_items, encode_item
+from bloomlock.hashing import check_items, encode_item, encode_items
+from bloomlock.runtime.forks import LockOwner
+from bloomlock.sizing import estimate_count
 from bloomlock.spec import RequestedSpec
 
 from . import files
@@ -16,7 +19,7 @@ from .batches import check_batch_size, fail_after, fail_after_adding, take_chunk
 from .fill import FillWatch
 from .generation import Counted
 from .inspection import FilterInfo
-from .memory_bits import MemoryBits, check_same_bits
+from .memory_bits import PythonBits, check_same_bits
 from .options import refuses
 from .support import IN_PROCESS, check_support
 
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Literal, Self
 
-    import numpy as np
     import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
@@ -39,10 +41,11 @@ if TYPE_CHECKING:
 ITEMS_PER_CHUNK = 2**14
 """Items taken from an iterable at a time: some megabytes while their bits are worked on."""
 
+BYTES_PER_COUNT = 2**16
 Item = TypeVar("Item", bound=str | bytes)
 
 
-class MemoryBloomFilter(Parameters):
+class MemoryBloomFilter(Parameters, LockOwner):
     """A Bloom filter in the memory of this process, with the bits of a `BloomFilter`.
 
     Safe to use from many threads: of any number of concurrent adds of a new item exactly one gets
@@ -142,17 +145,27 @@ class MemoryBloomFilter(Parameters):
         return made
 
     def _hold(self, descriptor: Descriptor, images: Images | None, on_full: OnFullHere) -> None:
-        self._on_full = on_full
+        LockOwner.__init__(self)
+        self._parameters, self._on_full = descriptor, on_full
         self._fill = FillWatch("(in memory)", refuse=refuses(on_full))
-        self._bits = MemoryBits(descriptor, images)
+        size, hasher = descriptor.string_bytes(), descriptor.hasher()
+        # Each is the image of a shard's Redis string with a header of zeros, so it goes to Redis,
+        # and comes from there, as it is.
+        self._images = images or [np.zeros(size, np.uint8) for _ in range(self.shards)]
+        self._engine: Any = PythonBits(hasher, self._images)
+        if hasher.compiled is not None:
+            self._engine = hasher.compiled.over(tuple(self._images))
         # What most calls are is one call of the engine.
-        self._add: Callable[[str | bytes], bool | None] = self._bits.engine.add
-        self._exists: Callable[[str | bytes], bool | None] = self._bits.engine.exists
+        self._add: Callable[[str | bytes], bool | None] = self._engine.add
+        self._exists: Callable[[str | bytes], bool | None] = self._engine.exists
+        # Items beside those that `engine.added` counts. No other process adds, so what is new is
+        # counted, and only what was there before is estimated.
+        self._others = self.count() if images else 0
         self._look()
 
     @property
     def _descriptor(self) -> Descriptor:
-        return self._bits.descriptor
+        return self._parameters
 
     def add(self, item: str | bytes) -> bool:
         """Add an item; return True if it is new.
@@ -167,7 +180,8 @@ class MemoryBloomFilter(Parameters):
     def exists(self, item: str | bytes) -> bool:
         """Return whether an item was added (or, at the error rate, looks like it)."""
         found = self._exists(item)
-        return self._bits.exists(item) if found is None else found
+        # None: it is neither str nor bytes, or has no UTF-8 form, which is an error here.
+        return bool(self._engine.exists(encode_item(item))) if found is None else found
 
     def __contains__(self, item: str | bytes) -> bool:
         """Return `exists(item)`."""
@@ -193,7 +207,7 @@ class MemoryBloomFilter(Parameters):
 
     def exists_many(self, items: Items) -> list[bool]:
         """Test many items; one answer for each, in order. Raises as `add_many`."""
-        return self._in_chunks(items, self._bits.exists_many)
+        return self._in_chunks(items, self._exists_chunk)
 
     def update(self, items: Items | MemoryBloomFilter) -> None:
         """Add many items, or everything that another filter with the same parameters holds.
@@ -206,7 +220,9 @@ class MemoryBloomFilter(Parameters):
             check_same_bits(self._descriptor, items._descriptor)  # noqa: SLF001 - our own class
             if self._fill.refusing:
                 raise self._full()
-            self._bits.merge(items._bits)  # noqa: SLF001 - our own class
+            self._engine.combine(items._engine, False)  # noqa: SLF001 - our own class
+            with self._lock:
+                self._others = self.count() - self._engine.added
             self._look()
             return
         added = 0
@@ -231,13 +247,15 @@ class MemoryBloomFilter(Parameters):
 
     def clear(self) -> None:
         """Remove everything."""
-        self._bits.clear()
+        with self._lock:
+            self._engine.clear()
+            self._others = -self._engine.added
         self._fill = FillWatch("(in memory)", refuse=self._fill.refuse)
         self._look()
 
     def count(self) -> int:
         """Return the estimated number of distinct items; 4 MB are counted in a millisecond."""
-        return self._bits.estimate(self._bits.count())
+        return self._estimate(self._bits_set())
 
     def __len__(self) -> int:
         """Return `count()`; so an empty filter is False."""
@@ -245,11 +263,11 @@ class MemoryBloomFilter(Parameters):
 
     def info(self) -> FilterInfo:
         """Return all that is known; the name is empty, the generation 0, the strategy "memory"."""
-        bits_set = self._bits.count()
-        counted = Counted(self._bits.estimate(bits_set), bits_set)
+        bits_set = self._bits_set()
+        counted = Counted(self._estimate(bits_set), bits_set)
         # The generation is of no account here.
         descriptor = self._descriptor.with_generation(0, READY)
-        memory_bytes = sum(image.nbytes for image in self._bits.images)
+        memory_bytes = sum(image.nbytes for image in self._images)
         return FilterInfo.of(descriptor, counted, "", "memory", memory_bytes)
 
     def images(self) -> Images:
@@ -257,7 +275,7 @@ class MemoryBloomFilter(Parameters):
 
         Each is an array of bytes, the image of the shard's Redis string with a header of zeros.
         """
-        return list(self._bits.images)
+        return list(self._images)
 
     def save(self, path: FilePath) -> None:
         """Write the filter to a file, which is there as a whole or not at all.
@@ -278,11 +296,21 @@ class MemoryBloomFilter(Parameters):
         """Return the parameters."""
         return f"<{type(self).__name__}: {self._shape()}>"
 
+    def _bits_set(self) -> int:
+        return sum(
+            int.from_bytes(image.data[at : at + BYTES_PER_COUNT], "little").bit_count()
+            for image in self._images
+            for at in range(0, len(image), BYTES_PER_COUNT)
+        )
+
+    def _estimate(self, bits_set: int) -> int:
+        return round(estimate_count(bits_set, self.num_bits, self.num_hashes))
+
     def _look(self) -> None:
         """Say so if there are many items, and let the engine add all but the last before a look."""
-        bits = self._bits
-        self._fill.judge(self._descriptor.capacity, bits.items)
-        bits.engine.limit = bits.engine.added + max(0, self._fill.until_look - 1)
+        added = self._engine.added
+        self._fill.judge(self.capacity, self._others + added)
+        self._engine.limit = added + max(0, self._fill.until_look - 1)
 
     def _full(self, known: Sequence[bool] = ()) -> CapacityError:
         return CapacityError(
@@ -292,13 +320,28 @@ class MemoryBloomFilter(Parameters):
     def _add_chunk(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
         """Add items, of which the first has that index; one answer for each."""
         if self._fill.refusing:
-            seen = self._bits.exists_many(items, first)
+            seen = self._exists_chunk(items, first)
             if not all(seen):
                 raise self._full([False] * seen.index(False))
             return [False] * len(items)
-        answers = self._bits.add_many(items, first)
+        answers = self._for_many(self._engine.add_many, items, first)
+        with self._lock:
+            self._others += sum(answers)
         self._look()
         return answers
+
+    def _exists_chunk(self, items: Sequence[str | bytes], first: int) -> list[bool]:
+        return self._for_many(self._engine.exists_many, items, first)
+
+    def _for_many(
+        self, step: Callable[[Any], Any], items: Sequence[str | bytes], first: int
+    ) -> list[bool]:
+        engine = self._engine
+        if isinstance(engine, PythonBits):
+            return cast("list[bool]", step(encode_items(items, first)))
+        # Of an item that is neither str nor bytes, or has no UTF-8 form, the encoding is the error.
+        digests = engine.digests(items) or engine.digests(encode_items(items, first))
+        return cast("list[bool]", np.frombuffer(step(digests), np.bool_).tolist())
 
     def _in_chunks(
         self, items: Items, step: Callable[[Sequence[str | bytes], int], list[bool]]

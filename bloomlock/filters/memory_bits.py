@@ -1,21 +1,16 @@
-"""The bits of a filter in this process: one array for each shard.
-
-Each array is the image of a shard's Redis string with a header of zeros, so it goes to Redis, and
-comes from there, as it is.
-"""
+"""The bits of a filter in this process, tested and set in Python."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from bloomlock.arrays import np
 from bloomlock.errors import ConfigurationError
-from bloomlock.hashing import encode_item, encode_items
+from bloomlock.hashing import encode_item
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.sizing import estimate_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -26,7 +21,6 @@ if TYPE_CHECKING:
     Flags = npt.NDArray[np.bool_]
     Words = npt.NDArray[np.uint64]
 
-BYTES_PER_COUNT = 2**16
 _MASKS = tuple(128 >> place for place in range(8))
 
 
@@ -95,82 +89,6 @@ def _set(cell: memoryview, offsets: list[int]) -> bool:
             cell[place] = byte | mask
             new = True
     return new
-
-
-class MemoryBits(LockOwner):
-    """The images of all shards, and what tests and sets their bits: _speed.Places or PythonBits.
-
-    No other process adds to them, so of what was new each item is counted.
-    """
-
-    def __init__(self, descriptor: Descriptor, images: Sequence[Bytes] | None = None) -> None:
-        super().__init__()
-        is_empty, size = images is None, descriptor.size
-        if images is None:
-            length = descriptor.string_bytes()
-            images = [np.zeros(length, np.uint8) for _ in range(size.shards)]
-        self.descriptor = descriptor
-        self.images = list(images)
-        hasher = descriptor.hasher()
-        self.engine: Any = PythonBits(hasher, self.images)
-        if hasher.compiled is not None:
-            self.engine = hasher.compiled.over(tuple(self.images))
-        # Items beside those that `engine.added` counts.
-        self._others = 0 if is_empty else self.estimate(self.count())
-
-    @property
-    def items(self) -> int:
-        return int(self._others + self.engine.added)
-
-    def exists(self, item: str | bytes) -> bool:
-        found = self.engine.exists(item)
-        # None: it is neither str nor bytes, or has no UTF-8 form, which is an error here.
-        return bool(self.engine.exists(encode_item(item)) if found is None else found)
-
-    def add_many(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
-        """Set the bits of many items, as if one by one; return for each whether it is new.
-
-        `first` is the index of the first item, for messages.
-        """
-        answers = self._for_many(self.engine.add_many, items, first)
-        with self._lock:
-            self._others += sum(answers)
-        return answers
-
-    def exists_many(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
-        return self._for_many(self.engine.exists_many, items, first)
-
-    def _for_many(
-        self, step: Callable[[Any], Any], items: Sequence[str | bytes], first: int
-    ) -> list[bool]:
-        if isinstance(self.engine, PythonBits):
-            return cast("list[bool]", step(encode_items(items, first)))
-        # Of an item that is neither str nor bytes, or has no UTF-8 form, the encoding is the error.
-        digests = self.engine.digests(items) or self.engine.digests(encode_items(items, first))
-        return cast("list[bool]", np.frombuffer(step(digests), np.bool_).tolist())
-
-    def merge(self, other: MemoryBits) -> None:
-        self.engine.combine(other.engine, False)
-        with self._lock:
-            self._others = self.estimate(self.count()) - self.engine.added
-
-    def clear(self) -> None:
-        with self._lock:
-            self.engine.clear()
-            self._others = -self.engine.added
-
-    def count(self) -> int:
-        """Return how many bits are set."""
-        cells = [image.data for image in self.images]
-        return sum(
-            int.from_bytes(cell[at : at + BYTES_PER_COUNT], "little").bit_count()
-            for cell in cells
-            for at in range(0, len(cell), BYTES_PER_COUNT)
-        )
-
-    def estimate(self, bits_set: int) -> int:
-        size = self.descriptor.size
-        return round(estimate_count(bits_set, size.num_bits, size.num_hashes))
 
 
 def check_same_bits(mine: Descriptor, other: Descriptor) -> None:

@@ -18,8 +18,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bloomlock
+from bloomlock import MemoryBloomFilter
 from bloomlock.compiled import check_version, core
-from bloomlock.filters.memory_bits import MemoryBits, PythonBits
+from bloomlock.filters.memory_bits import PythonBits
 from bloomlock.hashing import Hasher
 from bloomlock.sizing import MAX_SHARD_BITS
 from bloomlock.slices import SliceState
@@ -125,32 +126,31 @@ numbers = st.lists(st.integers(0, 12_000), max_size=60)
 @example(SHAPES[1], [("add_many", [1, 1, 2, 1]), ("add", [1, 3, 3])], 0)
 def test_answers_and_bits_are_those_of_python(shape, steps, fill):
     descriptor = RequestedSpec.check(300, **shape).describe()
-    one, two = MemoryBits(descriptor), MemoryBits(descriptor)
-    two.engine = PythonBits(in_python(descriptor.hasher()), two.images)
-    assert isinstance(one.engine, core.Places)
-    one.engine.limit = two.engine.limit = 10**9
     # Half full, so that answers depend on each bit.
     random = np.random.default_rng(fill)
-    for mine, theirs in zip(one.images, two.images, strict=True):
-        mine[24:] = theirs[24:] = random.integers(0, 256, len(mine) - 24, np.uint8)
+    images = [np.zeros(descriptor.string_bytes(), np.uint8) for _ in range(descriptor.size.shards)]
+    for image in images:
+        image[24:] = random.integers(0, 256, len(image) - 24, np.uint8)
+    one, two = (MemoryBloomFilter.of(descriptor, [*map(np.copy, images)]) for _ in range(2))
+    two._engine = PythonBits(in_python(descriptor.hasher()), two.images())
+    two._add, two._exists = two._engine.add, two._engine.exists
+    assert isinstance(one._engine, core.Places)
     for name, chosen in steps:
         items = [f"item {number}" for number in chosen]
         if name == "add":
-            assert [*map(one.engine.add, items)] == [*map(two.engine.add, items)]
+            assert [*map(one.add, items)] == [*map(two.add, items)]
             assert [*map(one.exists, items)] == [*map(two.exists, items)] == [True] * len(items)
-            assert one.engine.added == two.engine.added
         else:
             assert getattr(one, name)(items) == getattr(two, name)(items)
-        assert all(map(np.array_equal, one.images, two.images))
-    other = MemoryBits(descriptor)
-    other.engine.combine(one.engine, False)
-    assert all(map(np.array_equal, other.images, two.images))
-    other.images[0][24:] &= 0x5A
-    one.engine.combine(other.engine, False)
-    two.engine.combine(PythonBits(descriptor.hasher(), other.images), False)
-    assert all(map(np.array_equal, one.images, two.images))
-    one.engine.clear()
-    assert not any(image.any() for image in one.images)
+        assert one._others + one._engine.added == two._others + two._engine.added
+        assert all(map(np.array_equal, one.images(), two.images()))
+    half = [image & np.uint8(0x5A) for image in images[::-1]]
+    one._engine.combine(MemoryBloomFilter.of(descriptor, half)._engine, False)
+    two._engine.combine(PythonBits(descriptor.hasher(), half), False)
+    assert all(map(np.array_equal, one.images(), two.images()))
+    for made in (one, two):
+        made.clear()
+        assert not any(image.any() for image in made.images())
 
 
 anything = st.one_of(
