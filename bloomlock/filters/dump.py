@@ -8,7 +8,7 @@ wiped, or is of that slice, when the copy turns to it.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from redis.exceptions import RedisError
@@ -185,16 +185,13 @@ def export_file(
             for part in parts:
                 yield Call(writer.write, (part.data,))
 
-        try:
+        with closing(writer):
             if not (yield from source.pour(write, progress)):
                 state.forget()
-                raise FilterLostError(  # noqa: TRY301 - nothing is left of the file
+                raise FilterLostError(
                     f"filter {state.keys.name!r} was cleared, replaced or lost during {EXPORT}"
                 )
             yield Call(writer.finish)
-        except BaseException:
-            writer.discard()
-            raise
         return True
 
     yield from in_one_generation(state, work)
@@ -205,7 +202,7 @@ def import_file(
 ) -> Core[None]:
     check_support(IMPORT, state.strategy.name)
     reader: FileReader = yield Call(FileReader, (path,))
-    try:
+    with closing(reader):
         refuse_other_key(reader.name, reader.descriptor, state.key)
         prepared = Prepared(
             state.keys, reader.descriptor, IMPORTED, may_replace=replace, what=IMPORT
@@ -222,8 +219,6 @@ def import_file(
             return True
 
         yield from _make(prepared, fill(), lambda core: core)
-    finally:
-        reader.close()
     yield from state.attach()
 
 

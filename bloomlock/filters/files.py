@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import re
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -72,10 +72,6 @@ class Layout(NamedTuple):
     @property
     def num_bytes(self) -> int:
         return self.shards * self.image + self.discarded * RECORD_BYTES
-
-    @property
-    def file_bytes(self) -> int:
-        return PAGE + self.num_bytes + SUM_BYTES
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
         """Yield shard, first and last byte of each piece, in their order."""
@@ -163,7 +159,7 @@ class FileWriter:
         try:
             self.write(encode_header(descriptor, layout))
         except BaseException:
-            self.discard()
+            self.close()
             raise
 
     def write(self, data: bytes | memoryview) -> None:
@@ -171,7 +167,7 @@ class FileWriter:
         self._file.write(data)
 
     def finish(self) -> None:
-        """Write the checksum, and give the file its name."""
+        """Write the checksum, and give the file its name; without it close() leaves no file."""
         self._file.write(self._sum.digest())
         self._file.flush()
         if self._target is None or self._beside is None:
@@ -185,8 +181,7 @@ class FileWriter:
         finally:
             os.close(folder)
 
-    def discard(self) -> None:
-        """Leave no file, after an error."""
+    def close(self) -> None:
         if self._beside is not None:
             self._beside.unlink(missing_ok=True)
             with suppress(OSError):  # what is not written yet is of no use
@@ -199,26 +194,19 @@ class FileReader:
     def __init__(self, source: FilePath | BinaryIO) -> None:
         self._owns = isinstance(source, (str, os.PathLike))
         self._sum = hashlib.sha256()
-        self.name, length = "the file that was given", 0
+        self.name = "the file that was given"
         if isinstance(source, (str, os.PathLike)):
             self.name = repr(os.fspath(source))
             self._file: BinaryIO = Path(source).open("rb")  # noqa: SIM115 - closed by close()
-            length = os.fstat(self._file.fileno()).st_size  # 0 of a pipe
         else:
             self._file = source
         try:
             head = self._read(PAGE)
             self._sum.update(head)
             self.descriptor, self.layout = read_header(self.name, head)
-            if length not in (0, self.layout.file_bytes):
-                raise ConfigurationError(  # noqa: TRY301 - it is closed
-                    f"{self.name} is damaged: it has {length} bytes and must have "
-                    f"{self.layout.file_bytes}"
-                )
         except BaseException:
             self.close()
             raise
-        self._place = PAGE
         self._pieces = self.layout.pieces()
 
     def read(self) -> Part | None:
@@ -243,12 +231,8 @@ class FileReader:
 
     def _take(self, size: int) -> bytes:
         data = self._read(size)
-        self._place += len(data)
         if len(data) < size:
-            raise ConfigurationError(
-                f"{self.name} is damaged: it was cut at byte {self._place} of "
-                f"{self.layout.file_bytes}"
-            )
+            raise ConfigurationError(f"{self.name} is damaged: it was cut short")
         return data
 
     def _read(self, size: int) -> bytes:
@@ -262,9 +246,7 @@ class FileReader:
         if self._take(SUM_BYTES) != self._sum.digest():
             raise ConfigurationError(f"{self.name} is damaged: it has another checksum")
         if self._read(1):
-            raise ConfigurationError(
-                f"{self.name} is damaged: it has more than its {self.layout.file_bytes} bytes"
-            )
+            raise ConfigurationError(f"{self.name} is damaged: it has more bytes than it must have")
 
 
 def refuse_other_key(name: str, descriptor: Descriptor, key: HashKey | None) -> None:
@@ -278,20 +260,15 @@ def refuse_other_key(name: str, descriptor: Descriptor, key: HashKey | None) -> 
 
 def save_images(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> None:
     layout = Layout.of(descriptor)
-    writer = FileWriter(path, descriptor, layout)
-    try:
+    with closing(FileWriter(path, descriptor, layout)) as writer:
         for shard, start, stop in layout.pieces():
             # A copy: what other threads add must not come between the sum and its bytes.
             writer.write(images[shard][start:stop].tobytes())
         writer.finish()
-    except BaseException:
-        writer.discard()
-        raise
 
 
 def load_images(path: FilePath, key: HashKey | None) -> tuple[Descriptor, list[Bytes]]:
-    reader = FileReader(path)
-    try:
+    with closing(FileReader(path)) as reader:
         descriptor, layout = reader.descriptor, reader.layout
         kind = "with discarded items" if layout.discarded else ""
         if descriptor.slices:
@@ -307,5 +284,3 @@ def load_images(path: FilePath, key: HashKey | None) -> tuple[Descriptor, list[B
             stop = part.start + len(part.data)
             images[part.shard][part.start : stop] = np.frombuffer(part.data, np.uint8)
         return descriptor.with_key(key), images
-    finally:
-        reader.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.errors import ConfigurationError
@@ -87,15 +86,12 @@ class KeptAnswers(LockOwner):
     def missed(self, keys: Keys) -> Sequence[int]:
         if not self._now() < self._answers_until:
             return range(len(keys))
-        old, missed, start = self._old, [], 0
-        # A set only grows until another one takes its place, so of equal items that stand at
-        # several places the first that are not found are the first there are.
-        for key in filterfalse(self._young.__contains__, keys):
-            start = keys.index(key, start)
-            if not (key in old and self._recall(key)):
-                missed.append(start)
-            start += 1
-        return missed
+        young, old = self._young, self._old
+        return [
+            index
+            for index, key in enumerate(keys)
+            if key not in young and not (key in old and self._recall(key))
+        ]
 
     def keep(self, item: Any) -> None:
         self.keep_many((item,))

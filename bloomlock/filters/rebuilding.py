@@ -24,7 +24,7 @@ from bloomlock.descriptor import CLOSED, READY
 from bloomlock.descriptor import REBUILD as REBUILT
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.hashing import encode_items
-from bloomlock.keys import FilterKeys, prepared_key
+from bloomlock.keys import prepared_key
 from bloomlock.spec import RequestedSpec
 
 from . import answers, switch
@@ -43,17 +43,6 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     Items = Iterable[str | bytes]
-
-
-class _PreparedKeys(FilterKeys):
-    """The keys of a filter whose shards are where they are prepared."""
-
-    def __init__(self, keys: FilterKeys, generation: int) -> None:
-        super().__init__(keys.name, keys.prefix)
-        self._generation = generation
-
-    def bits(self, shard: int) -> str:
-        return prepared_key(super().bits(shard), self._generation)
 
 
 def rebuild(
@@ -119,21 +108,24 @@ class _Rebuild:
     def begin(self) -> Core[None]:
         yield from self._prepared.begin(Layout.of(self._model))
         target = replace(self._prepared.target, state=READY)
-        keys = _PreparedKeys(self._state.keys, target.generation)
-        self._loader, view = self._attached(keys, target)
+        view = View.of(self._state.keys, target)
+        beside = [
+            shard._replace(key=prepared_key(shard.key, target.generation)) for shard in view.shards
+        ]
+        view = replace(view, shards=tuple(beside))
+        self._loader = self._attached(view)
         self._loader.key = self._model.key
         yield from self._loader.fill.start(view)
 
-    def _attached(self, keys: FilterKeys, descriptor: Descriptor) -> tuple[FilterState, View]:
+    def _attached(self, view: View) -> FilterState:
         """Return a state that works with one generation, whatever the name leads to."""
-        options = FilterOptions(
-            strategy=self._state.options.strategy, prefix=self._state.keys.prefix, on_full="warn"
-        )
+        keys = self._state.keys
+        options = FilterOptions(strategy=self._state.options.strategy, prefix=keys.prefix)
         made = FilterState(keys, options, None)
-        made.set_up(descriptor)
+        made.set_up(view.descriptor)
         made.items_per_chunk = self._state.items_per_chunk
-        made.view = view = View.of(keys, descriptor)
-        return made, view
+        made.view = view
+        return made
 
     def add(self, items: Items) -> Core[None]:
         """Take over those of the items that the filter has."""
@@ -151,7 +143,7 @@ class _Rebuild:
     def _take_over(self, items: Sequence[bytes]) -> Core[None]:
         old = self._state
         if self._closed is not None:
-            old, _ = self._attached(old.keys, self._closed.with_key(old.key))
+            old = self._attached(View.of(old.keys, self._closed.with_key(old.key)))
         there = yield from before_adding(answers.exists_many(old, items))
         yield from answers.update(self._loader, list(compress(items, there)))
         self._absent += compress(items, map(not_, there))

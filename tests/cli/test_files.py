@@ -54,7 +54,7 @@ def test_through_pipes_and_copies(run, refuse, name, valkey, bloom):
         with BloomFilter.open(f"{name} {number}", client=valkey) as made:
             assert made.exists_many(["discarded", *LINES]) == [False] + [True] * 1000
     words = ("filter", "import", f"{name} 4", "-")
-    refuse(2, " was cut at byte ", *words, given=written.stdout[:-1])
+    refuse(2, " was cut short", *words, given=written.stdout[:-1])
     assert f"{name} 4" not in list_filters(client=valkey)
 
 
