@@ -18,7 +18,7 @@ from bloomlock.effects import AnyRuntime, ConnectionLost, Core, FanOut, Pause
 from bloomlock.errors import ConfigurationError, QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.options import deadline_of
-from bloomlock.locks.protocol.steps import RENEW, Granted, LockSteps, ReleaseRequest, RenewRequest
+from bloomlock.locks.protocol.steps import RENEW, Granted, LockRequest, LockSteps
 from bloomlock.locks.protocol.waiting import ENDLESS, Attempt, Obtained
 from bloomlock.runtime.clock import boot_clock
 
@@ -26,8 +26,6 @@ from .session import LockSession, new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from bloomlock.locks.protocol.steps import AcquireRequest
 
     from .hold import Hold
     from .options import RedlockOptions
@@ -146,7 +144,7 @@ class MajoritySteps(LockSteps):
     def new_ballot(self, token: bytes = b"") -> Ballot:
         return Ballot(token, [Seat() for _ in range(self._servers)])
 
-    def ask_for(self, ballot: Ballot, request: AcquireRequest) -> Core[list[Vote | None]]:
+    def ask_for(self, ballot: Ballot, request: LockRequest) -> Core[list[Vote | None]]:
         """Ask every server for the lock, until the outcome is certain or time is up."""
         longest_ttl = self.options.longest_ttl
 
@@ -181,7 +179,7 @@ class MajoritySteps(LockSteps):
             sent = self._clock()
             # A renewal extends what is there; it never takes the lock again.
             if seat.there:
-                request = RenewRequest(hold.token, is_shared=False, lease_ms=lease_ms)
+                request = LockRequest(hold.token, lease_ms)
                 seat.there, _ = yield from RENEW.run(self.keys, request)
             return seat.say(seat.there, sent)
 
@@ -213,7 +211,7 @@ class MajoritySteps(LockSteps):
         def release(seat: Seat) -> Core[Vote]:
             if not seat.there:
                 return Vote.NO
-            held = yield from self._one.release(ReleaseRequest(ballot.token))
+            held = yield from self._one.release(LockRequest(ballot.token, 1))
             seat.there = False
             return seat.say(held is not False, self._clock())
 

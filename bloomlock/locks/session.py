@@ -19,14 +19,7 @@ from bloomlock.errors import (
 )
 from bloomlock.keys import LockKeys
 from bloomlock.locks.options import deadline_of
-from bloomlock.locks.protocol.steps import (
-    LIVENESS_MS,
-    RENEW,
-    AcquireRequest,
-    Granted,
-    LockSteps,
-    RenewRequest,
-)
+from bloomlock.locks.protocol.steps import LIVENESS_MS, RENEW, Granted, LockRequest, LockSteps
 from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt
 from bloomlock.runtime.clock import boot_clock
 
@@ -116,7 +109,7 @@ class LockSession(Watched):
                 return False
         provisional_ms = LIVENESS_MS if self.options.renews else 0
         terms = (self.options.lease_ms, self._is_shared, b"", provisional_ms)
-        request = make(AcquireRequest, (new_token(), *terms))
+        request = make(LockRequest, (new_token(), *terms))
         until = None if seconds is None else now + seconds
         return self.attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
@@ -369,7 +362,7 @@ class LockSession(Watched):
         return self.options.thread_local and has_ended(hold.owner)
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
-        return self.keys, RenewRequest(hold.token, hold.is_shared, lease_ms)
+        return self.keys, LockRequest(hold.token, lease_ms, hold.is_shared)
 
     def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
         return RENEW.run_all(renewals)

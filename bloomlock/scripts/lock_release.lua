@@ -1,7 +1,7 @@
 -- All other cases of lock_release_free.lua.
 value = look(value)
-local held = holds(value, token, is_shared)
-if record ~= '' then
+local held = holds(value)
+if record then
     leave(record)
 end
 if held and is_shared then
@@ -12,8 +12,7 @@ elseif held then
     -- The next holder's token takes the place of this one.
     value = false
 end
-local granted = promote(value, '')
-if held and not is_shared and not next(granted) then
+if not next(promote(value)) and held and not is_shared then
     call('DEL', KEYS[1])
 end
 return held and 1 or 0

@@ -1,5 +1,8 @@
 -- What every lock script begins with; lock_common.lua comes later.
--- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
+-- KEYS: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
+-- ARGV: 1 'read' to share the lock with readers, else '-'; 2 lease in ms, 3 lease in ms of a grant
+--       that is announced, 4 channel for that (empty: not willing to wait), 5 token
+local is_shared, lease_ms, channel, token = ARGV[1] == 'read', tonumber(ARGV[2]), ARGV[4], ARGV[5]
 -- A command gets whole numbers below 2^53 digit for digit.
 local LIVENESS_MS = 6000
 local FENCE_LIFE_MS = 60000

@@ -24,14 +24,7 @@ from bloomlock.effects import NO_LIMIT, Behind, ConnectionLost, Core, Limit, Pau
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.hashing import pick
 from bloomlock.keys import LockKeys, discards_key, stripe_keys
-from bloomlock.locks.protocol.steps import (
-    ACQUIRE,
-    RELEASE,
-    AcquireRequest,
-    Granted,
-    LockSteps,
-    ReleaseRequest,
-)
+from bloomlock.locks.protocol.steps import ACQUIRE, RELEASE, Granted, LockRequest, LockSteps
 from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUTAGE_PAUSE, Attempt
 
 from .base import Segment, Strategy
@@ -100,7 +93,7 @@ class LockStrategy(Strategy):
         clock = (yield ThisRuntime()).clock
         until = clock() + self._timeout
         while wanted := sorted(update.waiting):
-            asking = AcquireRequest(secrets.token_urlsafe(12).encode(), LEASE_MS)
+            asking = LockRequest(secrets.token_urlsafe(12).encode(), LEASE_MS)
             taken = wanted
             line: list[Any] = [None]
             try:
@@ -126,13 +119,13 @@ class LockStrategy(Strategy):
                 # Nothing but locks has been requested so far.
                 update.answer(wanted, Segment(1, error=lost.cause))
                 seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
-                yield Behind(_release_all(taken, asking.token), line, seconds)
+                yield Behind(_release_all(taken, asking), line, seconds)
                 return
             yield NO_LIMIT
-            yield from _release_all(taken, asking.token)
+            yield from _release_all(taken, asking)
 
     def _wait_for(
-        self, keys: LockKeys, asking: AcquireRequest, until: float, clock: Callable[[], float]
+        self, keys: LockKeys, asking: LockRequest, until: float, clock: Callable[[], float]
     ) -> Core[list[LockKeys]]:
         attempt = Attempt(LockSteps(keys), asking, until, clock)
         try:
@@ -182,7 +175,7 @@ class _Update:
             self.answer(locks, read_reply(shard, reply, len(some)) or refused)
 
 
-def _try_to_take(locks: list[LockKeys], request: AcquireRequest) -> Core[list[LockKeys]]:
+def _try_to_take(locks: list[LockKeys], request: LockRequest) -> Core[list[LockKeys]]:
     answers = yield from ACQUIRE.run_all([(lock, request) for lock in locks])
     for answer in answers:
         if isinstance(answer, Exception):
@@ -190,10 +183,10 @@ def _try_to_take(locks: list[LockKeys], request: AcquireRequest) -> Core[list[Lo
     return [lock for lock, one in zip(locks, answers, strict=True) if isinstance(one, Granted)]
 
 
-def _release_all(locks: Sequence[LockKeys], token: bytes) -> Core[None]:
+def _release_all(locks: Sequence[LockKeys], request: LockRequest) -> Core[None]:
     """Give up locks and hand them on; a failure is logged, because the leases end by themselves."""
     if locks:
-        answers = yield from RELEASE.run_all([(lock, ReleaseRequest(token)) for lock in locks])
+        answers = yield from RELEASE.run_all([(lock, request) for lock in locks])
         error = next((answer for answer in answers if isinstance(answer, Exception)), None)
         if error is not None:
             logger.debug("releasing %d locks failed, they expire: %s", len(locks), error)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import lock_model as model
 import pytest
 from explorer import explore
-from lock_model import FINISHED, LEASE_MS, Budget, Client, Kind, World, moves
+from lock_model import FINISHED, LEASE_MS, Budget, Client, Kind, World, moves, record_of
 from lock_scripts import Scripts
 
 from bloomlock.locks.protocol.steps import LIVENESS_MS, NO_CHANNEL, SLICE_MS, Granted
@@ -25,6 +25,7 @@ ON_TRIAL = Kind(provisional_lease_ms=LEASE_MS // 2)
 READER = Kind(is_shared=True)
 LOOKS = Kind(channel=NO_CHANNEL)
 UNHEARD = Kind(channel=b"elsewhere")
+TRIES = Kind(tries=True)
 READER_ON_TRIAL = READER._replace(provisional_lease_ms=LEASE_MS // 2)
 ALL = Budget(crashes=1, losses=1, naps=1, renewals=1, mutes=1)
 
@@ -33,6 +34,8 @@ WORLDS = [
     ((ON_TRIAL, ONE), Budget(crashes=1, mutes=1)),
     ((LOOKS, ONE, UNHEARD), Budget()),
     ((LOOKS, UNHEARD), Budget(crashes=1, naps=1)),
+    ((ONE, ONE, TRIES), Budget(crashes=1)),
+    ((READER, ONE, READER._replace(tries=True)), Budget(losses=1)),
     ((READER, READER, ONE), Budget(crashes=1)),
     ((READER_ON_TRIAL, READER, ONE), Budget(renewals=1)),
     ((ONE, ONE, ONE), Budget()),
@@ -86,7 +89,7 @@ def check(world: World) -> None:
     assert len(relying) < 2 or all(world.kinds[who].is_shared for who in relying), "one, or readers"
     tokens = state.tokens() | {record.split(b" ")[0] for record in state.records()}
     for who, client in enumerate(world.clients):
-        token, record = world.asking(who).token, world.asking(who).record
+        token, record = world.asking(who).token, record_of(world.asking(who))
         old = {b"%d.%d" % (who, earlier) for earlier in range(client.round)}
         assert not tokens & old, f"{who} left something behind"
         assert client.phase != "done" or token not in tokens, f"{who} left something behind"

@@ -19,11 +19,9 @@ from bloomlock.locks.protocol.steps import (
     RELEASE,
     RENEW,
     SLICE_MS,
-    AcquireRequest,
     Busy,
     Granted,
-    ReleaseRequest,
-    RenewRequest,
+    LockRequest,
 )
 from bloomlock.locks.protocol.waiting import Attempt
 
@@ -41,15 +39,17 @@ FINISHED = ("done", "crashed")
 
 
 class Kind(NamedTuple):
-    """What a client is; it takes the lock `rounds` times. See `AcquireRequest` for the rest.
+    """What a client is; it takes the lock `rounds` times. See `LockRequest` for the rest.
 
-    `channel` is one on which no message reaches it; empty: it listens on its own.
+    `channel` is one on which no message reaches it; empty: it listens on its own. One that only
+    `tries` does not wait.
     """
 
     is_shared: bool = False
     rounds: int = 1
     provisional_lease_ms: int = 0
     channel: bytes = b""
+    tries: bool = False
 
 
 class Client(NamedTuple):
@@ -99,10 +99,11 @@ class World(NamedTuple):
         left = getattr(self.budget, what)
         return self._replace(budget=self.budget._replace(**{what: left - 1}))
 
-    def asking(self, who: int) -> AcquireRequest:
+    def asking(self, who: int) -> LockRequest:
         kind = self.kinds[who]
-        token, channel = b"%d.%d" % (who, self.clients[who].round), kind.channel or b"c%d" % who
-        return AcquireRequest(token, LEASE_MS, kind.is_shared, channel, kind.provisional_lease_ms)
+        token = b"%d.%d" % (who, self.clients[who].round)
+        channel = b"" if kind.tries else kind.channel or b"c%d" % who
+        return LockRequest(token, LEASE_MS, kind.is_shared, channel, kind.provisional_lease_ms)
 
     def run(self, script: LockScript[Any], request: Any) -> Step:
         """Let the server carry out a request."""
@@ -131,14 +132,20 @@ class World(NamedTuple):
         return self.is_waiter_alive(who) and not is_gone
 
 
+def record_of(request: LockRequest) -> bytes:
+    """Return how who asks stands in the queue."""
+    word, _, queued_ms, channel, token = request.terms
+    return b"%b %d %b %b" % (token, queued_ms, word, channel)
+
+
 def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
     """Let the server carry out an acquire; the answer is still under way."""
     asking, held = world.asking(who), world.holds(who)
     step = world.run(ACQUIRE, asking)
-    was_queued = asking.record in world.server.records()
+    was_queued = record_of(asking) in world.server.records()
     handed = asking.token in step.told
     after = world.with_client(who, contact=world.now_ms)
-    if not was_queued and (handed or asking.record in step.state.records()):
+    if not was_queued and (handed or record_of(asking) in step.state.records()):
         # Who was handed the lock in this very step was put last in the queue, and out again.
         after = after._replace(order=(*(c for c in after.order if c != who), who))
     if isinstance(step.answer, Granted) and not handed:
@@ -151,7 +158,7 @@ def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
 def give_up(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a release."""
     asking = world.asking(who)
-    step = world.run(RELEASE, ReleaseRequest(asking.token, asking.is_shared, asking.record))
+    step = world.run(RELEASE, asking)
     after = world._replace(order=tuple(client for client in world.order if client != who))
     is_free = not step.state.at(world.now_ms).tokens()
     assert not (is_free and any(map(after.is_in_line, after.order))), "it is handed on"
@@ -161,7 +168,7 @@ def give_up(world: World, who: int) -> tuple[World, bool]:
 def renew(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a renewal."""
     asking = world.asking(who)
-    step = world.run(RENEW, RenewRequest(asking.token, asking.is_shared, asking.lease_ms))
+    step = world.run(RENEW, asking)
     return world._replace(server=step.state), step.answer
 
 
@@ -170,7 +177,7 @@ def hear(world: World, who: int) -> tuple[World, int | None]:
     client, asking = world.clients[who], world.asking(who)
     clock = world.now_ms / 1000
     attempt = Attempt(None, asking, None, lambda: clock)  # type: ignore[arg-type]  # sends nothing
-    waiting = attempt._wait(Busy(SLICE_MS, 0, client.floor), client.sent / 1000)
+    waiting = attempt._wait(Busy(SLICE_MS, client.floor), client.sent / 1000)
     next(waiting)
     deadline = None
     try:
@@ -295,6 +302,8 @@ def _ask(world: World, who: int) -> Iterator[Move]:
     if isinstance(answer, Granted):
         deadline = direct_deadline(world.clients[who])
         yield "asks and gets", _hold(after, who, deadline)
+    elif world.kinds[who].tries:
+        yield "asks in vain", _finish(after, who)
     else:
         look = world.now_ms + TICK_MS
         waits = after.with_client(who, phase="waiting", look=look, floor=answer.fence)

@@ -7,7 +7,7 @@ does not know it.
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import NoScriptError
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
-
-    AnyRequest: TypeAlias = "AcquireRequest | ReleaseRequest | RenewRequest"
+    from bloomlock.locks.hold import Hold
 
 R = TypeVar("R")
 
@@ -31,12 +30,8 @@ NO_CHANNEL = b"-"
 """The channel of waiters to whom nothing can be announced."""
 
 
-def word_of(is_shared: bool) -> bytes:
-    return b"read" if is_shared else b"-"
-
-
-class AcquireRequest(NamedTuple):
-    """Who asks for the lock."""
+class LockRequest(NamedTuple):
+    """Who takes, holds, renews or leaves the lock: every step says the same of him."""
 
     token: bytes  # no other client has it; fixed before the first byte is sent; without spaces
     lease_ms: int
@@ -46,8 +41,8 @@ class AcquireRequest(NamedTuple):
     # others waiting for no longer than this if it died in the queue.
     provisional_lease_ms: int = 0
 
-    def listening(self, channel: bytes) -> AcquireRequest:
-        return make(AcquireRequest, (*self[:3], channel, self[4]))
+    def listening(self, channel: bytes) -> LockRequest:
+        return make(LockRequest, (*self[:3], channel, self[4]))
 
     @property
     def granted_ms(self) -> int:
@@ -63,38 +58,10 @@ class AcquireRequest(NamedTuple):
         return self.granted_ms + SLICE_MS
 
     @property
-    def record(self) -> bytes:
-        """How this waiter stands in the queue; lock_acquire.lua makes the same."""
-        if not self.channel:
-            return b""
-        return b"%b %d %b %b" % (self.token, self.queued_ms, word_of(self.is_shared), self.channel)
-
-    @property
     def terms(self) -> tuple[Any, ...]:
         queued_ms = self.queued_ms if self.channel else 0
-        return word_of(self.is_shared), self.lease_ms, queued_ms, self.channel, self.token
-
-
-class ReleaseRequest(NamedTuple):
-    """Who gives up a hold, a place in the queue (`record`, or empty), or whichever he has."""
-
-    token: bytes
-    is_shared: bool = False
-    record: bytes = b""
-
-    @property
-    def terms(self) -> tuple[Any, ...]:
-        return word_of(self.is_shared), self.record, self.token
-
-
-class RenewRequest(NamedTuple):
-    token: bytes
-    is_shared: bool
-    lease_ms: int
-
-    @property
-    def terms(self) -> tuple[Any, ...]:
-        return word_of(self.is_shared), self.lease_ms, self.token
+        word = b"read" if self.is_shared else b"-"
+        return word, self.lease_ms, queued_ms, self.channel, self.token
 
 
 class Granted(NamedTuple):
@@ -105,7 +72,6 @@ class Busy(NamedTuple):
     """Another client has the lock."""
 
     remaining_ms: int  # what is left of the holder's lease; negative: it has none
-    position: int  # how many wait before who asked, of a newcomer if any; -1: it does not wait
     # Every later grant has a higher one. A grant that is announced with no higher one was made
     # before this answer, and is over: the holder had been stopped for so long.
     fence: int
@@ -116,14 +82,14 @@ _opening = lru_cache(1024)(partial(encode_opening, 1))
 
 
 class LockScript(Generic[R]):
-    """A script for one of the requests, whose `terms` are its arguments, the token last."""
+    """One of the steps; the `terms` of a request are its arguments, the token last."""
 
     def __init__(self, *names: str, read: Callable[[Any], R]) -> None:
-        self._script = Script("lock_start", *names)
+        self._script = Script(*names)
         self._read = read
 
     def run(
-        self, keys: LockKeys, request: AnyRequest, *after: bytes, repeatable: bool = True
+        self, keys: LockKeys, request: LockRequest, *after: bytes, repeatable: bool = True
     ) -> Core[tuple[R, Any]]:
         """Run it for one lock, in one round trip; two where the server does not know it.
 
@@ -143,7 +109,7 @@ class LockScript(Generic[R]):
             raise replies[-1]
         return self._read(replies[0]), replies[-1]
 
-    def run_all(self, calls: Sequence[tuple[LockKeys, AnyRequest]]) -> Core[list[R | Exception]]:
+    def run_all(self, calls: Sequence[tuple[LockKeys, LockRequest]]) -> Core[list[R | Exception]]:
         """Run it for locks that lie on one server, in one round trip; an answer for each."""
         asked = [(keys, request.terms) for keys, request in calls]
         replies = yield from self._script.call(asked, repeatable=True)
@@ -156,14 +122,14 @@ class LockScript(Generic[R]):
 def _read_acquire(reply: Any) -> Granted | Busy:
     if reply[0]:
         return make(Granted, (int(reply[1]),))
-    return make(Busy, (reply[1], reply[2], int(reply[3])))
+    return make(Busy, (reply[1], int(reply[2])))
 
 
 ACQUIRE: LockScript[Granted | Busy] = LockScript(
-    "lock_acquire_free", "lock_common", "lock_acquire", read=_read_acquire
+    "lock_start", "lock_acquire_free", "lock_common", "lock_acquire", read=_read_acquire
 )
-RELEASE = LockScript("lock_release_free", "lock_common", "lock_release", read=bool)
-RENEW = LockScript("lock_common", "lock_renew", read=bool)
+RELEASE = LockScript("lock_release_free", "lock_start", "lock_common", "lock_release", read=bool)
+RENEW = LockScript("lock_start", "lock_common", "lock_renew", read=bool)
 
 
 class LockSteps:
@@ -174,13 +140,13 @@ class LockSteps:
         # Lets a core listen for announcements if there is a connection to listen on.
         self.heed = Subscribe(keys.lock, connect=False)
 
-    def acquire(self, request: AcquireRequest, *after: bytes) -> Core[tuple[Granted | Busy, Any]]:
+    def acquire(self, request: LockRequest, *after: bytes) -> Core[tuple[Granted | Busy, Any]]:
         return ACQUIRE.run(self.keys, request, *after)
 
-    def give_back(self, hold: Any) -> Core[bool | None]:
-        return self.release(make(ReleaseRequest, (hold.token, hold.is_shared, b"")))
+    def give_back(self, hold: Hold) -> Core[bool | None]:
+        return self.release(LockRequest(hold.token, hold.lease_ms, hold.is_shared))
 
-    def release(self, request: ReleaseRequest) -> Core[bool | None]:
+    def release(self, request: LockRequest) -> Core[bool | None]:
         """Give up a hold and a place in the queue, and hand the lock on.
 
         Returns whether the lock was held; None: not known, a first try may have released it.

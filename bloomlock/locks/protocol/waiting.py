@@ -24,7 +24,7 @@ from bloomlock.effects import (
 from bloomlock.errors import ConfigurationError
 from bloomlock.locks.options import deadline_of
 
-from .steps import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest
+from .steps import NO_CHANNEL, SLICE_MS, Busy, Granted, LockRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .steps import LockSteps
 
 ENDLESS = float("inf")
-STAGGER_SECONDS = 0.002
-"""Those further back in the queue look a little later when a lease has run out."""
+LATER_SECONDS = 0.002
+"""How long after the end of a lease a waiter looks: the server counts whole milliseconds."""
 LOOK_SECONDS = 0.1
 """Between looks where the server announces nothing to this client."""
 OUTAGE_PAUSE = 0.2
@@ -70,7 +70,7 @@ class Attempt:
     def __init__(
         self,
         steps: LockSteps,
-        request: AcquireRequest,
+        request: LockRequest,
         until: float | None,
         clock: Callable[[], float],
         *,
@@ -142,9 +142,8 @@ class Attempt:
 
         What does not reach the server ends by itself, with the liveness or the lease.
         """
-        given_up = ReleaseRequest(self.request.token, self.request.is_shared, self.request.record)
         try:
-            yield from self._steps.release(given_up)
+            yield from self._steps.release(self.request)
         except (ConnectionLost, redis.exceptions.RedisError, ConfigurationError):
             return
 
@@ -160,8 +159,7 @@ class Attempt:
         request = self.request
         seconds = SLICE_MS / 1000
         if 0 <= busy.remaining_ms < SLICE_MS:
-            stagger = STAGGER_SECONDS * (max(busy.position, 0) + 1)
-            seconds = min(seconds, busy.remaining_ms / 1000 + stagger)
+            seconds = min(seconds, busy.remaining_ms / 1000 + LATER_SECONDS)
         seconds = max(0.0, min(seconds, self._until - self._clock()))
         if request.channel == NO_CHANNEL:
             yield Pause(min(seconds, LOOK_SECONDS))

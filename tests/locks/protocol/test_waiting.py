@@ -8,8 +8,8 @@ import redis
 from bloomlock.effects import Behind, ConnectionLost, Limit, NextMessage, Pause, Request, Subscribe
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol import waiting
-from bloomlock.locks.protocol.steps import SLICE_MS, AcquireRequest, LockSteps
-from bloomlock.locks.protocol.waiting import STAGGER_SECONDS, Attempt
+from bloomlock.locks.protocol.steps import SLICE_MS, LockRequest, LockSteps
+from bloomlock.locks.protocol.waiting import LATER_SECONDS, Attempt
 
 LEASE_MS = 600_000
 
@@ -17,10 +17,10 @@ LEASE_MS = 600_000
 class Waiter:
     """Runs an attempt at a lock that another client holds until it pauses or listens."""
 
-    def __init__(self, *, until=None, left_ms=LEASE_MS, position=0):
+    def __init__(self, *, until=None, left_ms=LEASE_MS):
         self.now, self.is_down, self.result = 1000.0, False, None
-        self.busy = [0, left_ms, position, b"1"]
-        asking = AcquireRequest(b"waiter", LEASE_MS)
+        self.busy = [0, left_ms, b"1"]
+        asking = LockRequest(b"waiter", LEASE_MS)
         steps = LockSteps(LockKeys.of("job"))
         self._core = Attempt(steps, asking, until, lambda: self.now).run()
 
@@ -47,16 +47,11 @@ class Waiter:
 
 
 @pytest.mark.parametrize(
-    ("left_ms", "position", "seconds"),
-    [
-        (LEASE_MS, 0, SLICE_MS / 1000),
-        (-1, 0, SLICE_MS / 1000),
-        (700, 0, 0.7 + STAGGER_SECONDS),
-        (700, 4, 0.7 + 5 * STAGGER_SECONDS),
-    ],
+    ("left_ms", "seconds"),
+    [(LEASE_MS, SLICE_MS / 1000), (-1, SLICE_MS / 1000), (700, 0.7 + LATER_SECONDS)],
 )
-def test_it_sleeps_a_slice_but_not_beyond_the_lease_of_the_holder(left_ms, position, seconds):
-    assert Waiter(left_ms=left_ms, position=position).go() == NextMessage(b"waiter", seconds)
+def test_it_sleeps_a_slice_but_not_beyond_the_lease_of_the_holder(left_ms, seconds):
+    assert Waiter(left_ms=left_ms).go() == NextMessage(b"waiter", seconds)
 
 
 def test_a_message_of_a_grant_that_was_over_when_it_asked_is_none():

@@ -10,7 +10,7 @@ from bloomlock.effects import ConnectionLost, FanOut, Pause
 from bloomlock.errors import QuorumError
 from bloomlock.locks.hold import Hold
 from bloomlock.locks.options import RedlockOptions
-from bloomlock.locks.protocol.steps import AcquireRequest
+from bloomlock.locks.protocol.steps import LockRequest
 from bloomlock.locks.redlock import (
     MajorityAttempt,
     MajoritySteps,
@@ -83,7 +83,7 @@ def test_no_server_is_asked_for_what_is_being_given_back_or_too_late():
         now = 100.0
         steps = MajoritySteps("job", 3, OPTIONS, lambda: now)  # noqa: B023 - of this round
         ballot = steps.new_ballot(b"t")
-        fan_out = next(steps.ask_for(ballot, AcquireRequest(b"t", 5000)))
+        fan_out = next(steps.ask_for(ballot, LockRequest(b"t", 5000)))
         if given_back:
             next(steps.release_all(ballot))
         now += late
@@ -99,7 +99,7 @@ class Driven:
     def __init__(self, until: float | None = None) -> None:
         self.now = 100.0
         steps = MajoritySteps("job", 3, OPTIONS, lambda: self.now)
-        asking = AcquireRequest(b"", round(LEASE * 1000))
+        asking = LockRequest(b"", round(LEASE * 1000))
         self.attempt = MajorityAttempt(steps, asking, until, lambda: self.now)
         self.core = self.attempt.run()
         self.step = next(self.core)
