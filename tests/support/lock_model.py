@@ -26,7 +26,7 @@ from bloomlock.locks.protocol.steps import (
 from bloomlock.locks.protocol.waiting import Attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from lock_scripts import Scripts, Step
 
@@ -151,7 +151,7 @@ def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
     if isinstance(step.answer, Granted) and not handed:
         assert step.answer.fence > world.server.fence, "fences rise"
         if not held:
-            _check_nobody_passed(world, who)
+            _check_nobody_passed(world, who, step.told)
     return _settle(after, step, asking.token), step.answer
 
 
@@ -193,10 +193,10 @@ def direct_deadline(client: Client) -> int:
     return round(deadline_of(client.sent / 1000, LEASE_MS) * 1000)
 
 
-def _check_nobody_passed(world: World, who: int) -> None:
-    """Whoever is given the lock by asking passes no live waiter."""
+def _check_nobody_passed(world: World, who: int, told: Container[bytes]) -> None:
+    """Whoever is given the lock by asking passes no live waiter; readers go together."""
     ahead = itertools.takewhile(lambda other: other != who, world.order)
-    others = [other for other in ahead if world.is_in_line(other)]
+    others = [one for one in ahead if world.is_in_line(one) and world.asking(one).token not in told]
     assert not others, f"{who} passed {others}"
 
 
