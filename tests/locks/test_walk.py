@@ -255,9 +255,10 @@ class Walk:
     def wipe(self, person: Person) -> None:
         """Delete the key: nobody holds the lock any more, and they do not know it yet.
 
-        A newcomer then hands it to those who wait, if they have not asked before.
+        A newcomer then hands it to those who wait, if they have not asked before. What is left of
+        readers counts no more.
         """
-        self.server.delete(self.key, f"{self.key}:holders")
+        self.server.delete(*(self.key, f"{self.key}:holders")[: self.chance.randrange(1, 3)])
         self.lost += self.holds
         self.holds = []
         granted = self.promote()

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
-    from bloomlock.locks.hold import Hold
 
 R = TypeVar("R")
 
@@ -143,7 +142,7 @@ class LockSteps:
     def acquire(self, request: LockRequest, *after: bytes) -> Core[tuple[Granted | Busy, Any]]:
         return ACQUIRE.run(self.keys, request, *after)
 
-    def give_back(self, hold: Hold) -> Core[bool | None]:
+    def give_back(self, hold: Any) -> Core[bool | None]:
         return self.release(LockRequest(hold.token, hold.lease_ms, hold.is_shared))
 
     def release(self, request: LockRequest) -> Core[bool | None]:
