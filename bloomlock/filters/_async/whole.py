@@ -66,7 +66,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
                 no scripts for this client.
             FilterLostError: If the filter is cleared or lost.
 
-        Cost: four round trips.
+        Cost: six round trips.
         """
         keys = FilterKeys(name, self._state.keys.prefix)
         await self._run(lifetime.rename(self._state, keys))
@@ -161,7 +161,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
             FilterLostError: If the server lost what was prepared.
             OSError: If the file cannot be read.
 
-        Cost: the bits go to the server once, 1 MiB in a round trip; ten round trips more.
+        Cost: the bits go to the server once, 1 MiB in a round trip; 16 round trips more.
         """
         options = FilterOptions(key=key, prefix=prefix)
         made = cls._of(name, options, client)
@@ -246,7 +246,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         An object that is made later and asks for the old parameters gets FilterMismatchError.
         Claims that are open then are lost.
 
-        Cost: that of `exists_many` and of `update` with all items, and some ten round trips. Items
+        Cost: that of `exists_many` and of `update` with all items, and about 20 round trips. Items
         that the filter does not have are kept until the switch.
 
         >>> from bloomlock import AsyncBloomFilter
