@@ -161,7 +161,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
             FilterLostError: If the server lost what was prepared.
             OSError: If the file cannot be read.
 
-        Cost: the bits go to the server once, 1 MiB in a round trip; 16 round trips more.
+        Cost: the bits go to the server once, 1 MiB in a round trip; about 15 more.
         """
         options = FilterOptions(key=key, prefix=prefix)
         made = cls._of(name, options, client)
