@@ -249,3 +249,28 @@ def test_a_cancellation_that_was_swallowed_on_the_way_is_one(r, valkey):
 
     sent: asyncio.Future[None]
     asyncio.run(main())
+
+
+def test_so_it_is_while_the_client_of_a_url_is_made(r, valkey, monkeypatch):
+    send = redis.asyncio.UnixDomainSocketConnection.send_packed_command
+
+    async def swallow(self, *arguments, **options):
+        await send(self, *arguments, **options)
+        if not sent.done():
+            sent.set_result(None)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+
+    async def main():
+        nonlocal sent
+        sent = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(AsyncLock("job", valkey).acquire())
+        await sent
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert is_free(r, AsyncLock("job", r))
+
+    sent: asyncio.Future[None]
+    monkeypatch.setattr(redis.asyncio.UnixDomainSocketConnection, "send_packed_command", swallow)
+    asyncio.run(main())

@@ -27,6 +27,8 @@ async def async_client_of(client: object) -> tuple[AsyncClient, bool]:
         raise ConfigurationError(clients.OTHER_KIND[_KINDS])
     try:
         if True:  # ASYNC
+            task = asyncio.current_task()
+            cancelled = task.cancelling() if task else 0
             # The embedded server may have to be started.
             address = await asyncio.to_thread(find_address, client)
         else:
@@ -41,6 +43,11 @@ async def async_client_of(client: object) -> tuple[AsyncClient, bool]:
                         kind = redis.asyncio.RedisCluster
             finally:
                 await async_close_client(first)
+            if True:  # ASYNC
+                if task is not None and task.cancelling() > cancelled:
+                    # redis-py sends by asyncio.wait_for, which may swallow a cancellation before
+                    # Python 3.12. Who waits for a lock then would wait for ever.
+                    raise asyncio.CancelledError
             return kind.from_url(address.url, **clients.options(_RETRY)), True
     except (ServerError, ConfigurationError) as error:
         shorten_traceback(error)
