@@ -2,7 +2,7 @@
 
     claims    id -> server time (ms) at which the lease ends; by it what is over is found in order
     open      id -> the record of the claim. Without a token: it was given back and is offered
-    failed    id -> the record of an item that failed. With a token: that claim may be committed yet
+    failed    id -> the record of an item that failed
     lost      token -> when its claim was taken over, retried or dropped
     counts    the counters; `fence` is the last fence given out
 
@@ -39,7 +39,7 @@ ITEMS_PER_CALL = 64
 """Items of one script call: about a millisecond of the server's time."""
 
 _OPTIONS = 3
-_RECORD = struct.Struct(">QIIB")
+_RECORD = struct.Struct(">QIIH")
 
 
 class ClaimState(StrEnum):
@@ -59,21 +59,19 @@ class ClaimState(StrEnum):
 
 
 class Record(NamedTuple):
-    """What claims.lua stores of an open claim, or of an item that failed."""
+    """What claims.lua stores of an open claim, with its token, or a failed item, with the error."""
 
     fence: int
     attempts: int
     max_attempts: int
-    token: bytes
-    error: bytes
+    text: bytes
     carried: bytes
 
     @classmethod
     def decode(cls, data: bytes) -> Record:
-        fence, attempts, max_attempts, of_token = _RECORD.unpack_from(data)
-        token, rest = data[_RECORD.size :][:of_token], data[_RECORD.size + of_token :]
-        end = 2 + int.from_bytes(rest[:2], "big")
-        return cls(fence, attempts, max_attempts, token, rest[2:end], rest[end:])
+        fence, attempts, max_attempts, length = _RECORD.unpack_from(data)
+        rest = data[_RECORD.size :]
+        return cls(fence, attempts, max_attempts, rest[:length], rest[length:])
 
 
 class Offer(NamedTuple):

@@ -125,8 +125,8 @@ class ClaimError(BloomlockError):
 class ClaimLostError(ClaimError):
     """The claim was this worker's and is no more; what it did was not committed.
 
-    Its lease ended and another worker claimed the item since, or found it in the filter; or the
-    filter was cleared.
+    Its lease ended and another worker claimed the item since, or found it in the filter or to have
+    failed `max_attempts` times; or the filter was cleared.
     """
 
 

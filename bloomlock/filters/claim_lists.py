@@ -125,7 +125,7 @@ def failed(state: FilterState) -> Core[list[FailedItem]]:
     for (stored,) in (yield from _read_each(view, ("HVALS", "failed"))):
         for record in map(Record.decode, stored):
             item, _, payload = Offer.of(record.carried)
-            error = record.error.decode(errors="replace")
+            error = record.text.decode(errors="replace")
             is_final = 0 < record.max_attempts <= record.attempts
             found.append(FailedItem(item, payload, record.attempts, error, is_final))
     return found
@@ -206,8 +206,8 @@ class Expired:
                 return None
             for record in records:
                 # One that comes again could not be taken over, and would do so for ever.
-                if (record.fence, record.token) not in self._skipped:
-                    self._skipped.add((record.fence, record.token))
+                if (record.fence, record.text) not in self._skipped:
+                    self._skipped.add((record.fence, record.text))
                     self._found.append(record.carried)
             if self._found:
                 self._shard = number

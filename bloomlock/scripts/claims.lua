@@ -7,7 +7,7 @@
 -- Reply  {1, for each item an answer}, or {3, ...}, if the shard has tombstones. Nothing is done, and the
 --        reply is {0}, if it has another header, or its tombstones were evicted; {2, number of slices},
 --        if that is another one
-local LOST_LIFE_MS = 86400000
+local LOST_LIFE_MS, LEASE_MS = 86400000, 60000
 local LEASE_OVER = 'its lease ran out before the work was done'
 local SHARD, CLAIMS, OPEN, FAILED, LOST, COUNTS, TOMBSTONES = unpack(KEYS)
 local call = redis.call
@@ -47,33 +47,34 @@ local function next_fence()
     return last_fence
 end
 
--- The record of an open claim, or of an item that failed; nil: there is none.
-local RECORD = '>I8I4I4Bc0I2c0'
+-- The record of an open claim, with its token, or of an item that failed, with the error; nil: none.
+local RECORD = '>I8I4I4I2c0'
 local function read(key, id)
     local data = call('HGET', key, id)
     if not data then
         return nil
     end
     local record, start = {}, nil
-    record.fence, record.attempts, record.max_attempts, record.token, record.error, start =
-        struct.unpack(RECORD, data)
+    record.fence, record.attempts, record.max_attempts, record.text, start = struct.unpack(RECORD, data)
     record.carried = string.sub(data, start)
     return record
 end
 
-local function write(key, id, record, token, error)
-    local data = struct.pack(RECORD, record.fence, record.attempts, record.max_attempts,
-        #token, token, #error, error) .. record.carried
-    call('HSET', key, id, data)
-end
-
--- When the lease of a claim ends; nil: that is missing.
-local function lease_of(id)
-    return tonumber(call('ZSCORE', CLAIMS, id) or nil)
+local function write(key, id, record, text)
+    local fixed = struct.pack(RECORD, record.fence, record.attempts, record.max_attempts, #text, text)
+    call('HSET', key, id, fixed .. record.carried)
 end
 
 local function set_lease(id, until_ms)
     call('ZADD', CLAIMS, until_ms, id)
+end
+
+-- When the lease of a claim ends.
+local function lease_of(id)
+    local until_ms = tonumber(call('ZSCORE', CLAIMS, id) or now_ms + LEASE_MS)
+    -- A claim whose lease was evicted may be a live one.
+    set_lease(id, until_ms)
+    return until_ms
 end
 
 local function count(counter)
@@ -92,7 +93,7 @@ end
 local function finish(id, found, counter)
     call('HDEL', OPEN, id)
     call('ZREM', CLAIMS, id)
-    if found.token ~= '' then
+    if found.text ~= '' then
         count(counter)
     end
 end
@@ -108,33 +109,28 @@ function steps.take(id, token, places, carried)
     local only_expired = ARGV[6] == '1'
     local found = read(OPEN, id)
     local until_ms = found and lease_of(id)
-    if found and not until_ms then
-        -- A claim whose lease is missing may be a live one.
-        until_ms = now_ms + lease_ms
-        set_lease(id, until_ms)
-    end
     local is_over = found and until_ms <= now_ms
     if not dead[id] and find_item(slices, places, 1) then
         if is_over then
             -- Else it could be committed after a discard and another worker's commit.
-            take_over(found.token)
+            take_over(found.text)
             finish(id, found, 'expired')
         end
         return {'seen'}
     end
-    if found and found.token == token then
+    if found and found.text == token then
         set_lease(id, math.max(until_ms, now_ms + lease_ms))
         if not only_expired and carried ~= found.carried then
             -- Another call of the same worker, whose first one was not answered.
             found.carried = carried
-            write(OPEN, id, found, token, '')
+            write(OPEN, id, found, token)
         end
         return {'new', found.fence, found.attempts, only_expired and found.carried or nil}
     end
     if only_expired and not is_over then
         return {'gone'}
     end
-    if found and found.token ~= '' and not is_over then
+    if found and found.text ~= '' and not is_over then
         return {'busy', until_ms - now_ms, found.carried}
     end
     local failure = read(FAILED, id)
@@ -144,21 +140,16 @@ function steps.take(id, token, places, carried)
     end
     if 0 < max_attempts and max_attempts <= attempts then
         if found then
-            -- No other worker has it, so its worker may still commit it.
-            local error = found.token == '' and failure and failure.error or LEASE_OVER
             found.attempts, found.max_attempts = attempts, max_attempts
-            write(FAILED, id, found, found.token, error)
+            write(FAILED, id, found, found.text == '' and failure and failure.text or LEASE_OVER)
+            take_over(found.text)
             finish(id, found, 'expired')
         end
         return {'failed', attempts}
     end
-    if found and found.token ~= '' then
-        take_over(found.token)
+    if found and found.text ~= '' then
+        take_over(found.text)
         count('expired')
-    end
-    if failure and failure.token ~= '' then
-        take_over(failure.token)
-        write(FAILED, id, failure, '', failure.error)
     end
     local made = {
         fence = next_fence(),
@@ -166,7 +157,7 @@ function steps.take(id, token, places, carried)
         max_attempts = max_attempts,
         carried = only_expired and found.carried or carried,
     }
-    write(OPEN, id, made, token, '')
+    write(OPEN, id, made, token)
     set_lease(id, now_ms + lease_ms)
     -- The token of a claim that was not answered may be in use again.
     call('ZREM', LOST, token)
@@ -178,9 +169,7 @@ end
 -- is over and it was discarded since.
 function steps.commit(id, token, places)
     local found = read(OPEN, id)
-    -- The claim of an item that failed may be committed yet.
-    local record = found or read(FAILED, id)
-    local is_own = record and record.token == token
+    local is_own = found and found.text == token
     -- Without a record of its own the commit was carried out before, and this one is a repetition, or a
     -- late one. If the item has a tombstone it was discarded since, which must not be undone.
     if call('ZSCORE', LOST, token) or ((found or dead[id]) and not is_own) then
@@ -203,20 +192,20 @@ end
 function steps.abandon(id, token, _, offered)
     local error, counter = ARGV[4], 'failed'
     local found = read(OPEN, id)
-    if not found or found.token ~= token then
+    if not found or found.text ~= token then
         return 0
     end
     if error == '' then
         -- One that was retried since has no attempts.
         found.attempts, counter = math.max(0, found.attempts - 1), 'abandoned'
     elseif found.max_attempts > 0 then
-        write(FAILED, id, found, '', string.sub(error, 2))
+        write(FAILED, id, found, string.sub(error, 2))
     end
     if offered == 'never' or (0 < found.max_attempts and found.max_attempts <= found.attempts) then
         finish(id, found, counter)
         return 1
     end
-    write(OPEN, id, found, '', '')
+    write(OPEN, id, found, '')
     if offered == 'now' then
         set_lease(id, now_ms)
     end
@@ -228,9 +217,9 @@ end
 -- or 0 if the claim is over.
 function steps.renew(id, token, _, lease_ms)
     local found = read(OPEN, id)
-    local is_own = found and found.token == token
+    local is_own = found and found.text == token
     if is_own then
-        set_lease(id, math.max(lease_of(id) or 0, now_ms + lease_ms))
+        set_lease(id, math.max(lease_of(id), now_ms + lease_ms))
     end
     return is_own and 1 or 0
 end
@@ -241,22 +230,18 @@ function steps.retry(id)
     local retries = step == 'retry'
     local found, failure = read(OPEN, id), read(FAILED, id)
     local record = found or failure
-    -- A worker may have the item if the end of its lease is missing.
-    local is_live = found and found.token ~= '' and (lease_of(id) or math.huge) > now_ms
+    local is_live = found and found.text ~= '' and lease_of(id) > now_ms
     if is_live or not record then
         return record and retries and 1 or 0
     end
-    if failure then
-        call('HDEL', FAILED, id)
-        take_over(failure.token)
-    end
+    call('HDEL', FAILED, id)
     if retries then
         record.attempts = 0
         record.fence = found and found.fence or next_fence()
-        write(OPEN, id, record, found and found.token or '', '')
+        write(OPEN, id, record, found and found.text or '')
         set_lease(id, now_ms)
     elseif found then
-        take_over(found.token)
+        take_over(found.text)
         finish(id, found, 'expired')
     end
     return 1

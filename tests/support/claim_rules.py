@@ -32,13 +32,12 @@ class Act(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What is known of an item that failed; `token` is of a claim that may yet be committed."""
+    """What is known of an item that failed."""
 
     attempts: int
     limit: int
     error: str
     payload: str | None
-    token: Any = None
 
     @property
     def is_final(self) -> bool:
@@ -86,9 +85,9 @@ class Item(NamedTuple):
         ended = self.counted(name) if self.is_held else self
         return ended._replace(holder=None, is_over=False, attempts=0, limit=0, payload=None)
 
-    def taken_over(self, *tokens: Any) -> Item:
-        """Let the workers of these claims commit no more."""
-        return self._replace(lost=self.lost | ({*tokens} - {None, OFFERED}))
+    def taken_over(self, token: Any) -> Item:
+        """Let the worker of this claim commit no more."""
+        return self._replace(lost=self.lost | ({token} - {None, OFFERED}))
 
 
 def after(one: Done, item: Item) -> list[Item]:
@@ -128,22 +127,19 @@ def _claim_or_not(act: Act, item: Item, *, only_expired: bool) -> tuple[Any, Ite
     )
     if 0 < limit <= attempts:
         if item.holder is not None:
-            # No other worker has it, so its worker may still commit it.
             error = failure.error if failure and not item.is_held else LEASE_OVER
-            token = item.holder if item.is_held else None
-            failed = Failure(attempts, limit, error, item.payload, token)
-            item = item.finished("expired")._replace(failure=failed)
+            failed = Failure(attempts, limit, error, item.payload)
+            item = item.taken_over(item.holder).finished("expired")._replace(failure=failed)
         return ("failed", attempts, None), item
     payload = item.payload if only_expired else act.payload
     item = item.counted("expired") if item.is_held else item
-    item = item.taken_over(item.holder, failure and failure.token).counted("claimed")
+    item = item.taken_over(item.holder).counted("claimed")
     return ("new", attempts + 1, payload), item._replace(
         holder=act.token,
         is_over=False,
         attempts=attempts + 1,
         limit=limit,
         payload=payload,
-        failure=failure and failure._replace(token=None),
         lost=item.lost - {act.token},
         granted=item.granted | {act.token},
     )
@@ -154,9 +150,8 @@ def _commit(act: Act, item: Item) -> tuple[Any, Item]:
 
     Or the claim is over, so this is a repetition or comes late, and the item was discarded.
     """
-    holder = item.holder or (item.failure and item.failure.token)
     is_late = item.holder is not None or item.is_dead
-    if act.token in item.lost or (is_late and holder != act.token):
+    if act.token in item.lost or (is_late and item.holder != act.token):
         return "lost", item
     return "done", item.finished("committed")._replace(is_done=True, is_dead=False, failure=None)
 
@@ -190,7 +185,7 @@ def _settle(act: Act, item: Item) -> tuple[Any, Item]:
     is_live = item.is_held and not item.is_over
     if is_live or (item.holder is None and failure is None):
         return retries and is_live, item
-    item = item.taken_over(failure and failure.token)._replace(failure=None)
+    item = item._replace(failure=None)
     if not retries:
         return True, item.taken_over(item.holder).finished("expired")
     if item.holder is None:

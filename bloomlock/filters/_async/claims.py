@@ -307,7 +307,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Each is claimed by who brings it or asks `expired()`, from now on. An item whose worker
         died, or that waits to be offered again, is treated the same. What a worker has is left to
-        it. The worker of a claim that had ended as failed can commit it no more.
+        it.
 
         Returns:
             For each whether a worker has it, or is given it; False: it did not fail, or was
