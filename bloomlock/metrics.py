@@ -75,6 +75,8 @@ class Metrics:
 
         Cost: none now; a read costs two round trips more than `BloomFilter.info`.
         """
+        # A wrong option is an error here, not of each reading.
+        inspect.signature(BloomFilter.open).bind(name, **options)
         self._polled[name] = options, -self._every, None
 
     def count(self, bloom_filter: BloomFilter | AsyncBloomFilter) -> None:

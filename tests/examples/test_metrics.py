@@ -109,6 +109,8 @@ def test_in_asyncio_too(metrics, reader, valkey, r):
 
 
 def test_a_filter_that_cannot_be_read_has_no_fill(metrics, reader, valkey, r):
+    with pytest.raises(TypeError, match="argument 'url'"):
+        metrics.poll("pages", url=valkey)
     metrics.poll("pages", client=valkey)
     assert collected(reader, "filter.estimated_count") == {}
     assert set(collected(reader, "filter.errors")) == {("pages", "FilterNotFoundError")}
