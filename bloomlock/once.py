@@ -14,8 +14,8 @@ from bloomlock.claims import ClaimState
 from bloomlock.errors import ConfigurationError, Duplicate, FailedTooOften, InProgress
 from bloomlock.filters._async.bloom import AsyncBloomFilter
 from bloomlock.filters._sync.bloom import BloomFilter
-from bloomlock.filters.base import FilterBase
 from bloomlock.filters.claims import TTL_SECONDS, ClaimOptions
+from bloomlock.filters.inspection import FilterBase
 from bloomlock.filters.support import CLAIMS, check_support
 
 if TYPE_CHECKING:

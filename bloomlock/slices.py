@@ -104,13 +104,6 @@ class SliceState:
         self.learn(len(slices) if epoch_us else 1)
 
     def learn(self, count: int) -> None:
-        """Note how many slices there are.
-
-        >>> from bloomlock.hashing import Hasher
-        >>> slices = [Slice(192, 80, 7, 1e-3, 9, 9)] * 3
-        >>> SliceState(Hasher(80, 7), 10**6, slices).layout.hex(" ", 4)
-        '0000 0000000f 42400000 000a0307'
-        """
         self.count = count
         self.layout = _LAYOUT.pack(*self._ring, count) + bytes(self.hasher.hashes[:count])
         self.num_offsets = sum(self.hasher.hashes[:count])
@@ -279,11 +272,7 @@ def check_growth(growth: Growth, capacity: int) -> Growth:
 
 
 def slice_error_rate(error_rate: float, index: int) -> float:
-    """Return the rate that a slice is sized for: any number of slices keep the rate of the filter.
-
-    >>> sum(slice_error_rate(1e-6, j) for j in range(50)) * RATE_TOLERANCE <= 1e-6
-    True
-    """
+    """Return the rate of a slice: any number of slices keep the rate of the filter."""
     return float(error_rate * (1 - TIGHTENING) * TIGHTENING**index / RATE_TOLERANCE)
 
 
@@ -308,12 +297,7 @@ def _steps(
 def growing_slices(
     capacity: int, error_rate: float, num_hashes: int, shards: int | None, growth: Growth
 ) -> tuple[Size, tuple[Slice, ...]]:
-    """Return the size of the first slice, and all slices that a filter can have.
-
-    >>> _, found = growing_slices(1000, 0.01, 6, 1, Growth(4, 9000))
-    >>> [(part.bits, part.num_hashes, part.capacity) for part in found]
-    [(13275, 6, 1000), (57091, 7, 4000), (63421, 8, 4000)]
-    """
+    """Return the size of the first slice, and all slices that a filter can have."""
     shards = shards or _usual_shards(capacity, error_rate, num_hashes, growth)
     found: list[Slice] = []
     first, up_to = FIRST_BIT, growth.up_to

@@ -81,10 +81,7 @@ def _discard_chunk(state: FilterState, items: Sequence[bytes]) -> Core[list[bool
             ) from error
         if isinstance(error, PartialResultError):
             error.results[:] = answers
-            raise
-        while answers and answers[-1] is None:
-            answers.pop()
-        if answers:
+        elif any(answer is not None for answer in answers):
             raise batch_error(error, answers) from error
         raise
     finally:

@@ -14,11 +14,10 @@ from bloomlock.sizing import estimate_count
 from bloomlock.spec import RequestedSpec
 
 from . import files
-from .base import Parameters
 from .batches import check_batch_size, fail_after, fail_after_adding, take_chunks
 from .fill import FillWatch
 from .generation import Counted
-from .inspection import FilterInfo
+from .inspection import FilterInfo, Parameters
 from .memory_bits import PythonBits, check_same_bits
 from .options import refuses
 from .support import IN_PROCESS, check_support

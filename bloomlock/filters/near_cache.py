@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.runtime.forks import LockOwner
+from bloomlock.sizing import MAX_CAPACITY, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,10 +37,7 @@ class NearCache:
 
     def check(self) -> None:
         """Raise ConfigurationError for what is no such number."""
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 0:
-            raise ConfigurationError(
-                f"near_cache must be a whole number of items, 0 for none, not {self.size!r:.80}"
-            )
+        check_whole("near_cache", self.size, 0, MAX_CAPACITY, "of items, 0 for none")
         seconds = self.max_staleness
         is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if not is_number or not 0 < seconds < math.inf:

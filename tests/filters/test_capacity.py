@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from proxy import Proxy
 
-from bloomlock import BloomFilter
+from bloomlock import BloomFilter, Growth
 from bloomlock.errors import CapacityError
+from bloomlock.filters import fill
 
 
 def test_exactly_the_capacity_fits(r):
@@ -18,6 +19,18 @@ def test_exactly_the_capacity_fits(r):
         made = BloomFilter(f"u {capacity}", capacity, 1e-6, client=r, on_full="raise")
         made.update(str(number) for number in range(capacity))
         assert len(made) == pytest.approx(capacity, rel=0.02, abs=2)
+
+
+@pytest.mark.parametrize("options", [{"on_full": "raise"}, {"on_full": Growth(4, 20_000)}])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_part_of_the_bitmap_speaks_for_the_whole(r, monkeypatch, options, shards):
+    monkeypatch.setattr(fill, "SAMPLE_BYTES", 1024)
+    made = BloomFilter("x", 20_000, 1e-6, client=r, shards=shards, **options)
+    items = [str(number) for number in range(60_000)]
+    assert made.add_many(items[:20_000]) == [True] * 20_000
+    with pytest.raises(CapacityError):
+        made.update(items)
+    assert 20_000 <= len(made) <= 30_000
 
 
 def test_few_items_over_many_shards_fit(r):

@@ -70,6 +70,17 @@ def test_tampering_is_refused_and_can_be_deleted(r, tampered):
     assert set(r.scan_iter()) == {b"bloomlock:{other}:bits", b"bloomlock:{other}:meta"}
 
 
+def test_a_filter_that_has_lost_a_slice_is_refused(r):
+    made = BloomFilter("x", 20, client=r, on_full="grow")
+    made.update(map(str, range(500)))
+    assert made.info().slices > 2
+    r.set(BITS, r.get(BITS)[:-1000])
+    for act in (made.count, lambda: BloomFilter.open("x", client=r)):
+        with pytest.raises(FilterMismatchError, match="too few for . slices; delete the filter"):
+            act()
+    assert made.delete()
+
+
 @pytest.mark.parametrize("shards", [5, 300])
 def test_a_damaged_filter_is_deleted_with_all_its_shards(r, shards):
     made = BloomFilter("x", 1000, client=r, shards=shards)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import RedisError
 
 from bloomlock.effects import shorten_traceback
-from bloomlock.filters.base import FilterBase
 from bloomlock.filters.coalescing import Coalescer
+from bloomlock.filters.inspection import FilterBase
 from bloomlock.filters.state import FilterState
 from bloomlock.runtime._async.clients import async_client_of, async_close_client
 from bloomlock.runtime._async.driver import AsyncDriver
@@ -54,9 +54,10 @@ class AsyncConnectedFilter(FilterBase):
     async def _opened(self, keys: FilterKeys) -> Self:
         return await self._sibling(keys, self._client)._attach()
 
-    async def _attach(self) -> Self:
+    async def _attach(self, making: Core[Any] | None = None) -> Self:
+        """Attach, or carry out what makes the filter and does so; close the object if it fails."""
         try:
-            await self._run(self._state.attach())
+            await self._run(self._state.attach() if making is None else making)
         except BaseException:
             await self.close()
             raise

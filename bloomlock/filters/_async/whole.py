@@ -165,13 +165,9 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         """
         options = FilterOptions(key=key, prefix=prefix)
         made = cls._of(name, options, client)
-        try:
-            core = dump.import_file(made._state, path, replace=replace, progress=progress)
-            await made._run(core)
-        except BaseException:
-            await made.close()
-            raise
-        return made
+        state = made._state
+        making = dump.import_file(state, path, replace=replace, progress=progress)
+        return await made._attach(making)
 
     async def copy_to(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import RedisError
 
 from bloomlock.effects import shorten_traceback
-from bloomlock.filters.base import FilterBase
+from bloomlock.filters.inspection import FilterBase
 from bloomlock.filters.state import FilterState
 from bloomlock.runtime._sync.clients import client_of
 from bloomlock.runtime._sync.driver import Driver
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from bloomlock.effects import Core
     from bloomlock.filters.options import FilterOptions
     from bloomlock.keys import FilterKeys
 
@@ -48,9 +49,10 @@ class ConnectedFilter(FilterBase):
     def _opened(self, keys: FilterKeys) -> Self:
         return self._sibling(keys, self._client)._attach()
 
-    def _attach(self) -> Self:
+    def _attach(self, making: Core[Any] | None = None) -> Self:
+        """Attach, or carry out what makes the filter and does so; close the object if it fails."""
         try:
-            self._run(self._state.attach())
+            self._run(self._state.attach() if making is None else making)
         except BaseException:
             self.close()
             raise

@@ -164,13 +164,9 @@ class WholeFilter(ConnectedFilter):
         """
         options = FilterOptions(key=key, prefix=prefix)
         made = cls._of(name, options, client)
-        try:
-            core = dump.import_file(made._state, path, replace=replace, progress=progress)
-            made._run(core)
-        except BaseException:
-            made.close()
-            raise
-        return made
+        state = made._state
+        making = dump.import_file(state, path, replace=replace, progress=progress)
+        return made._attach(making)
 
     def copy_to(
         self,
