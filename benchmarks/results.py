@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "results"
 DIGITS = 5
 """Significant digits that are kept of a figure."""
-PACKAGES = (
-    *("bloomlock", "redis", "hiredis", "numpy", "scrapy", "scrapy-redis"),
-    "python-redis-lock",
-)
+PACKAGES = ["bloomlock", "redis", "hiredis", "numpy", "scrapy", "scrapy-redis", "python-redis-lock"]
 
 
 @dataclass

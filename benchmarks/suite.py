@@ -21,7 +21,6 @@ class Bench:
     """Where and how much to measure."""
 
     url: str
-    prefix: str  # of all keys
     quick: bool = False  # less of everything, for a first look
     repetitions: int = 0  # slices of each contender; 0: as each part has it
     items: int = 0  # of a slice; 0: as each part has it

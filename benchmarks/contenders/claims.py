@@ -1,7 +1,6 @@
 """Ways to work on an item once: claim it, work, and mark it as done.
 
 `add` claims a new item and finishes it, `exists` claims one that is done. No work is between them.
-`take` claims items, and returns what `finish` marks them as done by.
 """
 
 from __future__ import annotations
@@ -17,26 +16,7 @@ if TYPE_CHECKING:
 LEASE = 60.0
 
 
-class _Scheme:
-    def take(self, items: Sequence[str]) -> list[Any]:
-        raise NotImplementedError
-
-    def finish(self, handles: Sequence[Any]) -> object:
-        raise NotImplementedError
-
-    def add(self, item: str) -> bool:
-        return self.add_many([item])[0]
-
-    def exists(self, item: str) -> bool:
-        return not self.add(item)
-
-    def add_many(self, items: Sequence[str]) -> list[bool]:
-        handles = self.take(items)
-        self.finish([handle for handle in handles if handle])
-        return [bool(handle) for handle in handles]
-
-
-class Claims(_Scheme):
+class Claims:
     def __init__(self, place: Place) -> None:
         client = connect(place.url)
         self._filter = BloomFilter(**place.of_a_filter(), client=client)
@@ -48,14 +28,13 @@ class Claims(_Scheme):
     def exists(self, item: str) -> bool:
         return self._filter.claim(item).state is ClaimState.SEEN
 
-    def take(self, items: Sequence[str]) -> list[Any]:
-        return list(self._filter.claim_many(items, LEASE))
+    def add_many(self, items: Sequence[str]) -> list[bool]:
+        claims = self._filter.claim_many(items, LEASE)
+        self._filter.commit_many([claim for claim in claims if claim])
+        return [bool(claim) for claim in claims]
 
-    def finish(self, handles: Sequence[Any]) -> object:
-        return self._filter.commit_many(handles)
 
-
-class LockAndSet(_Scheme):
+class LockAndSet:
     """A Lock of redis-py for each item, and a set of those that are done.
 
     It asks the set before the lock, which makes an item that is done cheap, and after it again:
@@ -64,10 +43,21 @@ class LockAndSet(_Scheme):
 
     def __init__(self, place: Place) -> None:
         self._client = connect(place.url)
-        self._done, self._lock = f"{place.key}:done", f"{place.key}:lock:"
+        self._done, self._lock = f"{place.name}:done", f"{place.name}:lock:"
 
-    def take(self, items: Sequence[str]) -> list[Any]:
-        return [self._take(item) for item in items]
+    def add(self, item: str) -> bool:
+        return self.add_many([item])[0]
+
+    def exists(self, item: str) -> bool:
+        return not self.add(item)
+
+    def add_many(self, items: Sequence[str]) -> list[bool]:
+        locks = [self._take(item) for item in items]
+        for item, lock in zip(items, locks, strict=True):
+            if lock is not None:
+                self._client.sadd(self._done, item)
+                lock.release()
+        return [lock is not None for lock in locks]
 
     def _take(self, item: str) -> Any:
         if self._client.sismember(self._done, item):
@@ -78,10 +68,4 @@ class LockAndSet(_Scheme):
         if self._client.sismember(self._done, item):
             lock.release()
             return None
-        return item, lock
-
-    def finish(self, handles: Sequence[Any]) -> object:
-        for item, lock in handles:
-            self._client.sadd(self._done, item)
-            lock.release()
-        return None
+        return lock

@@ -58,7 +58,7 @@ def sadd(place: Place, *, retries: bool = True) -> Any:
     """Return SADD and SISMEMBER by redis-py, what most people use; a batch is a pipeline."""
     # A client made by `from_url` has no retries (redis-py 8.1).
     client: Any = connect(place.url) if retries else redis.Redis.from_url(place.url)
-    key = place.key
+    key = place.name
 
     def add_many(items: Sequence[str]) -> list[int]:
         answers: list[int] = []
@@ -96,17 +96,17 @@ def exact(place: Place) -> Any:
 
     def add_many(items: Sequence[str]) -> list[bool]:
         pipeline = client.pipeline(transaction=True)
-        pipeline.smismember(place.key, items)
-        pipeline.sadd(place.key, *items)
+        pipeline.smismember(place.name, items)
+        pipeline.sadd(place.name, *items)
         there, _ = pipeline.execute()
         return [not each for each in there]
 
-    return SimpleNamespace(add_many=add_many, clear=partial(client.delete, place.key))
+    return SimpleNamespace(add_many=add_many, clear=partial(client.delete, place.name))
 
 
 def bloom(place: Place) -> Any:
     """Return the commands of RedisBloom, a C module inside the server, by redis-py."""
-    client, key = connect(place.url), place.key
+    client, key = connect(place.url), place.name
     commands: Any = client.bf()
 
     def clear() -> None:
@@ -128,7 +128,7 @@ def reserve(place: Place) -> None:
     """Create RedisBloom's filter, unless another process has."""
     with connect(place.url) as client:
         try:
-            client.execute_command("BF.RESERVE", place.key, place.error_rate, place.capacity)
+            client.execute_command("BF.RESERVE", place.name, place.error_rate, place.capacity)
         except ResponseError as error:
             if "exists" not in str(error):
                 raise

@@ -30,11 +30,11 @@ class Locks:
 
 
 def _make(name: str, place: Place) -> Any:
-    client, key = connect(place.url), f"{place.key}:{name}"
+    client, key = connect(place.url), f"{place.name}:{name}"
     match name:
         case "Lock" | "FairLock":
             kind = getattr(bloomlock, name)
-            return kind(f"{place.name}:{name}", client, LEASE, prefix=place.prefix)
+            return kind(key, client, LEASE)
         case "redis-py":
             return client.lock(key, timeout=LEASE)
         case "redis-py-1ms":

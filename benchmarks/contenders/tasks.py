@@ -27,18 +27,18 @@ def shared(place: Place, **options: Any) -> Any:
 
 def commands(place: Place) -> Any:
     """Return SADD for each item by redis.asyncio; tasks wait for one of 50 connections."""
-    return SimpleNamespace(add=partial(_pooled(place).sadd, place.key))
+    return SimpleNamespace(add=partial(_pooled(place).sadd, place.name))
 
 
 def single(place: Place) -> Any:
     """Return the same by one connection that all tasks share."""
     client = redis.asyncio.Redis(**parse_url(place.url), single_connection_client=True)
-    return SimpleNamespace(add=partial(client.sadd, place.key))
+    return SimpleNamespace(add=partial(client.sadd, place.name))
 
 
 def bloom(place: Place) -> Any:
     reserve(place)
-    return SimpleNamespace(add=partial(_pooled(place).bf().add, place.key))
+    return SimpleNamespace(add=partial(_pooled(place).bf().add, place.name))
 
 
 def _pooled(place: Place) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import contenders as c
 from benchmarks.jobs import WARM_UP, cut, items
-from benchmarks.place import Meter, Place, connect, forget, open_socket
+from benchmarks.place import Meter, Place, connect, open_socket
 from benchmarks.proxies import LossProxy, exchange
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part
@@ -34,7 +34,7 @@ def measure(bench: Bench) -> Iterable[Row]:
     rows = {entry: Row.of("busy", TABLE, entry) for entry in entries}
     order = random.Random(0)
     with connect(bench.url) as client, ExitStack() as stack:
-        stack.callback(forget, client, bench.prefix)
+        stack.callback(client.flushall)
         sockets = [stack.enter_context(open_socket(bench.url)) for _ in range(CONNECTIONS)]
         meter = Meter(client)
         for entry in chain(*(order.sample(entries, len(entries)) for _ in bench.slices(15, 3))):
@@ -52,7 +52,7 @@ def measure(bench: Bench) -> Iterable[Row]:
 def _take_down(entry: c.Entry, adds: int, bench: Bench) -> list[tuple[bytes, int]]:
     """Return what a contender writes for so many adds, and how many replies each has."""
     with LossProxy(bench.url) as proxy:
-        made = c.make(entry, Place(proxy.url, bench.prefix, f"busy-{entry.name}"))
+        made = c.make(entry, Place(proxy.url, f"busy-{entry.name}"))
         for item in items(*WARM_UP):
             made.add(item)
         before = len(proxy.taken)

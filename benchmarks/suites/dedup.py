@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.contenders import Entry
 from benchmarks.jobs import items
-from benchmarks.place import connect, forget
+from benchmarks.place import connect
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import Column
@@ -60,7 +60,7 @@ def dedup(bench: Bench) -> Iterable[Row]:
                 found = []
                 for file in ("empty", "lines"):
                     before = client.info("memory")["used_memory"]
-                    given = {"url": bench.url, "name": f"{bench.prefix}{file}", "lines": lines}
+                    given = {"url": bench.url, "name": file, "lines": lines}
                     command = entry.made_by.format(file=folder / file, **given).split(" ")
                     done = subprocess.run(
                         [sys.executable, "-c", MEASURED, str(folder / "out"), *command],
@@ -78,7 +78,7 @@ def dedup(bench: Bench) -> Iterable[Row]:
                 written = (folder / "out").read_bytes().count(b"\n")
                 cost = {"cpu": 1e6 * cpu / lines, "memory": grown / new}
                 row.note(rate=lines / seconds, written=written, **cost)
-                forget(client, f"*{bench.prefix}")
+                client.flushall()
         return rows.values()
 
 

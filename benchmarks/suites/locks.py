@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.contenders import Entry
 from benchmarks.jobs import without_gc
-from benchmarks.place import Meter, Place, connect, forget
+from benchmarks.place import Meter, Place, connect
 from benchmarks.processes import assembled
 from benchmarks.results import Row, percentile
 from benchmarks.suite import Bench, Part, Suite
@@ -104,27 +104,21 @@ def jain(shares: Sequence[float]) -> float:
 def measure(bench: Bench) -> Iterable[Row]:
     entries, order = bench.choose(ENTRIES), random.Random(0)
     rows: dict[tuple[int, float, Entry], Row] = {}
-    seat = (SEAT, Place(bench.url, bench.prefix, "lock"))
+    seat = (SEAT, Place(bench.url, "lock"))
     with connect(bench.url) as client, assembled([seat], CELLS[-1][0]) as (team,):
-        try:
-            meter = Meter(client)
-            for _ in bench.slices(9, 3):
-                for clients, hold in CELLS:
-                    able = [
-                        e for e in entries if (clients, hold) == (1, 0.0) or "ping" not in e.name
-                    ]
-                    usual = 0.2 if clients == 1 or bench.items else 0.4 if bench.quick else 0.8
-                    seconds = max(usual, ROUNDS * clients * hold / 1e3)
-                    for entry in order.sample(able, len(able)):
-                        jobs = [Contend(entry.name, seconds, hold / 1e3)] * clients
-                        found = figures(team.run(jobs, meter.start))
-                        cost = meter.stop(found["grants"] or 1)
-                        table = f"{clients} client{'s' * (clients > 1)}, held {hold:g} ms"
-                        row = Row.of("locks", table, entry, clients=clients, hold=hold)
-                        rows.setdefault((clients, hold, entry), row).note(**found, **cost)
-        finally:
-            for start in ("", "lock:", "lock-signal:"):  # python-redis-lock's
-                forget(client, start + bench.prefix)
+        meter = Meter(client)
+        for _ in bench.slices(9, 3):
+            for clients, hold in CELLS:
+                able = [e for e in entries if (clients, hold) == (1, 0.0) or "ping" not in e.name]
+                usual = 0.2 if clients == 1 or bench.items else 0.4 if bench.quick else 0.8
+                seconds = max(usual, ROUNDS * clients * hold / 1e3)
+                for entry in order.sample(able, len(able)):
+                    jobs = [Contend(entry.name, seconds, hold / 1e3)] * clients
+                    found = figures(team.run(jobs, meter.start))
+                    cost = meter.stop(found["grants"] or 1)
+                    table = f"{clients} client{'s' * (clients > 1)}, held {hold:g} ms"
+                    row = Row.of("locks", table, entry, clients=clients, hold=hold)
+                    rows.setdefault((clients, hold, entry), row).note(**found, **cost)
     return [rows[*c, e] for c in CELLS for e in entries if (*c, e) in rows]
 
 

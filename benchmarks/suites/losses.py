@@ -34,7 +34,7 @@ def measure(bench: Bench) -> Iterator[Row]:
         row = Row.of("losses", f"{count:,} adds, {SHARE:.0%} of the replies lost", entry)
         raised = lost = twice = 0
         with LossProxy(bench.url, SHARE) as proxy:
-            place = Place(proxy.url, bench.prefix, f"loss {entry.name}", 2 * count + 1000)
+            place = Place(proxy.url, f"loss {entry.name}", 2 * count + 1000)
             made = c.make(entry, place)
             proxy.losing = True
             worked_on = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import contenders as c
 from benchmarks.jobs import cut, items
-from benchmarks.place import Place, connect, forget, memory_of
+from benchmarks.place import Place, connect
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
 from benchmarks.tables import Column
@@ -33,7 +33,7 @@ def bits(bench: Bench) -> Iterator[Row]:
             if entry is not c.SADD or rate == RATES[0]:
                 table, column = f"bits for each item at {rate:g}", f"{count:,} items"
                 row = Row.of("bits", table, entry, column, items=count, rate=rate)
-                place = Place(bench.url, bench.prefix, "bits", count, rate)
+                place = Place(bench.url, "bits", count, rate)
                 taken, least = _bits(client, entry, place), -math.log2(rate) / math.log(2)
                 row.note(bits=taken, bytes=taken / 8, over=taken / least)
                 yield row
@@ -45,9 +45,9 @@ def _bits(client: Any, entry: c.Entry, place: Place) -> float:
     count = place.capacity if entry is c.SADD else min(FIRST, place.capacity)
     for start in range(0, count, CHUNK):
         made.update(items(f"memory {start}", min(CHUNK, count - start)))
-    taken = 8 * memory_of(client, place.prefix) / place.capacity
-    forget(client, place.prefix)
-    return taken
+    taken = sum(client.memory_usage(key, samples=0) for key in client.scan_iter(count=1000))
+    client.flushall()
+    return 8 * float(taken) / place.capacity
 
 
 def fills(bench: Bench) -> Iterator[Row]:
@@ -55,7 +55,7 @@ def fills(bench: Bench) -> Iterator[Row]:
     asked = items("absent", 3 * bench.items or ASKED)
     with connect(bench.url) as client:
         for entry in bench.choose((c.ATOMIC, c.MEMORY, c.BF)):
-            place = Place(bench.url, bench.prefix, "fill", capacity, FILLED_RATE)
+            place = Place(bench.url, "fill", capacity, FILLED_RATE)
             made = c.make(entry, place)
             there, done = items("there", 2 * capacity), 0
             for fill in FILLS:
@@ -69,7 +69,7 @@ def fills(bench: Bench) -> Iterator[Row]:
                 row = Row.of("fills", table, entry, f"{fill} % full", fill=fill)
                 row.note(errors=found / len(asked), denied=count - kept)
                 yield row
-            forget(client, bench.prefix)
+            client.flushall()
 
 
 SUITE = Suite(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 import signal
-import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from itertools import chain, pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import contenders as c
 from benchmarks.crawl.site import Hosts, Shape, Site
-from benchmarks.place import Meter, connect, forget
+from benchmarks.place import Meter, connect
 from benchmarks.processes import LONGEST_WAIT, Worker
 from benchmarks.proxies import delayed
 from benchmarks.results import Row
@@ -72,19 +72,18 @@ HOSTS = 8
 DELAY = {"DOWNLOAD_DELAY": 0.1, "DOWNLOAD_DELAY_JITTER": 0, "CONCURRENT_REQUESTS": 16}
 
 
-def _start(entry: Entry, site: Site, folder: str, where: tuple[str, str], **more: object) -> Worker:
+def _start(entry: Entry, site: Site, folder: str, url: str, **more: object) -> Worker:
     """Start a process that crawls the site; a JOBDIR among the settings is in the folder."""
     # PLC0415: Scrapy is imported where a crawl is measured.
     from benchmarks.crawl.job import work  # noqa: PLC0415
 
-    url, prefix = where
     settings = {
         "REDIS_URL": url,
         "BLOOMLOCK_URL": url,
-        "BLOOMLOCK_NAME": f"{prefix}filter",
+        "BLOOMLOCK_NAME": "filter",
         "BLOOMLOCK_FILTER": {"timeout": 30},  # A slow machine is no outage.
-        "SCHEDULER_DUPEFILTER_KEY": f"{prefix}dupefilter",
-        "SCHEDULER_QUEUE_KEY": f"{prefix}requests",
+        "SCHEDULER_DUPEFILTER_KEY": "dupefilter",
+        "SCHEDULER_QUEUE_KEY": "requests",
         **entry.options,
         **more,
     }
@@ -100,7 +99,7 @@ def rates(bench: Bench) -> Iterator[Row]:
     if not entries:
         return
     order = random.Random(0)
-    with connect(bench.url) as client, Site(LINKS) as site:
+    with connect(bench.url) as client, Site(LINKS) as site, TemporaryDirectory() as folder:
         meter = Meter(client)
         for trip_ms in LINKS_MS:
             link = f"round trip {trip_ms:g} ms" if trip_ms else "unix socket"
@@ -112,17 +111,13 @@ def rates(bench: Bench) -> Iterator[Row]:
                         site.served.clear()
                         meter.start()
                         limit = {"CLOSESPIDER_PAGECOUNT": max(2, pages // entry.slow)}
-                        where = (through, bench.prefix)
-                        with (
-                            tempfile.TemporaryDirectory(prefix="bloomlock-") as folder,
-                            _start(entry, site, folder, where, **IN_ORDER, **limit) as crawl,
-                        ):
+                        with _start(entry, site, folder, through, **IN_ORDER, **limit) as crawl:
                             done = crawl.hear()
                         cost = meter.stop(done["pages"])
                         twice = len(site.served) - len(set(site.served))
                         here = {name: cost[name] for name in ("server", "trips")}
                         rows[entry].note(**done, **here, twice=twice)
-                        forget(client, f"*{bench.prefix}")
+                        client.flushall()
             yield from rows.values()
 
 
@@ -133,21 +128,21 @@ def crashes(bench: Bench) -> Iterator[Row]:
         for entry in bench.choose(CRASHED):
             row = Row.of("crashes", f"{CRASH.pages} pages, killed and started again", entry)
             for kill_at in kills:
-                row.note(**_killed(entry, site, (bench.url, bench.prefix), kill_at))
-                forget(client, f"*{bench.prefix}")
+                row.note(**_killed(entry, site, bench.url, kill_at))
+                client.flushall()
             yield row
 
 
-def _killed(entry: Entry, site: Site, where: tuple[str, str], kill_at: int) -> dict[str, int]:
+def _killed(entry: Entry, site: Site, url: str, kill_at: int) -> dict[str, int]:
     site.served.clear()
-    with tempfile.TemporaryDirectory(prefix="bloomlock-") as folder:
-        with _start(entry, site, folder, where) as first:
+    with TemporaryDirectory() as folder:
+        with _start(entry, site, folder, url) as first:
             site.on_request = lambda number: first.process.kill() if number == kill_at else None
             first.process.join(LONGEST_WAIT)
             site.on_request = lambda _number: None
             if first.process.exitcode != -signal.SIGKILL:
                 raise RuntimeError(f"the crawl of {entry.name} was not killed")
-        with _start(entry, site, folder, where) as second:
+        with _start(entry, site, folder, url) as second:
             second.hear()
         done = Counter((Path(folder) / "journal").read_text("ascii").split())
     return {
@@ -162,7 +157,11 @@ def delays(bench: Bench) -> Iterator[Row]:
     """Let processes fetch pages of hosts with a delay, and take the gaps between two of a host."""
     pages = bench.count(60, 5)
     title = f"{HOSTS} hosts, a delay of {DELAY['DOWNLOAD_DELAY']} s"
-    with connect(bench.url) as client, Hosts(HOSTS, pages) as site:
+    with (
+        connect(bench.url) as client,
+        Hosts(HOSTS, pages) as site,
+        TemporaryDirectory() as folder,
+    ):
         for processes, contenders in ((1, RATED[:2]), (4, RATED[1:2])):
             entries = bench.choose(contenders)
             told = f"{processes} process{'es' if processes > 1 else ''}"
@@ -170,17 +169,15 @@ def delays(bench: Bench) -> Iterator[Row]:
             for _ in bench.slices(3, 1):
                 for entry in entries:
                     site.times.clear()
-                    where = (bench.url, bench.prefix)
                     with ExitStack() as stack:
-                        folder = stack.enter_context(tempfile.TemporaryDirectory())
                         crawls = [
-                            stack.enter_context(_start(entry, site, folder, where, **DELAY))
+                            stack.enter_context(_start(entry, site, folder, bench.url, **DELAY))
                             for _ in range(processes)
                         ]
                         for crawl in crawls:
                             crawl.process.join(LONGEST_WAIT)
                     rows[entry].note(**_paced(site))
-                    forget(client, f"*{bench.prefix}")
+                    client.flushall()
             yield from rows.values()
 
 

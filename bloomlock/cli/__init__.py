@@ -16,8 +16,8 @@ import click
 
 from bloomlock import __speed__, __version__
 
-from .errors import ERROR, LOG, Stopped, die, message_of, say, warn
 from .options import example
+from .output import ERROR, ShownLog, Stopped, die, message_of, say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,12 +47,13 @@ Exit status:
 """
 
 
+_LOG = ShownLog(logging.WARNING)
+
+
 class _Commands(click.Group):
     """Imports a command when it is needed."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(COMMANDS)
-
+    # ARG002: click's signatures.
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
@@ -68,7 +69,7 @@ class _Commands(click.Group):
 
 @click.command(
     cls=_Commands,
-    # By these click finds what a misspelt name may have meant.
+    # By their names alone: what there is, and what a misspelt one may have meant.
     commands={name: click.Command(name) for name in COMMANDS},
     options_metavar="[-h|--help|--version]",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -81,7 +82,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = sys.argv[1:] if arguments is None else list(arguments)
-    logging.getLogger("bloomlock").addHandler(LOG)
+    logging.getLogger("bloomlock").addHandler(_LOG)
     try:
         # Not by click's `main`, which ends in ways of its own after Ctrl-C and at a broken pipe.
         with cli.make_context("bloomlock", given) as context:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
-from .errors import NO, Failure, warn
 from .options import example
-from .output import print_fields, print_json, print_table, text_of
+from .output import NO, Failure, print_fields, print_json, print_table, text_of, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

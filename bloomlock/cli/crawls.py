@@ -20,28 +20,14 @@ from redis.exceptions import ResponseError
 
 from bloomlock.server import explained, find_address, hide_secret
 
-from .errors import NO, SIGNALLED, Failure, noted_signals, warn
-from .options import (
-    count,
-    create_or_open,
-    example,
-    json_option,
-    key_option,
-    name_argument,
-    time_option,
-    url_option,
-    value_option,
-)
-from .output import is_terminal, print_json, print_table, size_text
+from . import options, output
+from .options import example, value_option
+from .output import NO, SIGNALLED, Failure, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bloomlock import BloomFilter
     from scrapy_ext.crawl_state import CrawlRecord
-
-    Source = tuple[str, int, Iterator[bytes]]
-    """The title of a source of fingerprints, how many it has, more or less, and they themselves."""
 
 _SHOWN = 10
 _SILENT_S = 3.0
@@ -71,11 +57,11 @@ bytes and then the fingerprint. A directory that was used with both has a file w
 @value_option(
     "--concurrency", kind=click.IntRange(1, 256), default=8, what="Pages at a time, each."
 )
-@time_option("--delay", what="Between two pages, of all together.  [default: by answers]")
+@options.time_option("--delay", what="Between two pages, of all together.  [default: by answers]")
 @click.option("--watch", is_flag=True, help="Show live figures on a page of this machine.")
-@json_option
-@url_option
-def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
+@options.json_option
+@options.url_option
+def crawl_command(*, client: str | None, as_json: bool, watch: bool, **given: Any) -> None:
     """Crawl a site with several Scrapy processes that share one filter and queue.
 
     Without an argument: the documentation of Python's library.
@@ -85,25 +71,22 @@ def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
     from scrapy_ext.crawl.watch import watched  # noqa: PLC0415
 
     # SIGTERM ends the workers and cleans up like Ctrl-C.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    job = Job(options)
-    try:
-        with (
-            connected(options["url"]) as (client, url),
-            watched(job) if watch else nullcontext("") as page,
-            _telling() as tell,
-        ):
-            if page:
-                click.echo(f"live figures: {page}", err=True)
-            job.run(client, url, lambda text: tell([text] if text else _lines(job.figures())))
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    job = Job(given)
+    with (
+        connected(client) as (server, url),
+        watched(job) if watch else nullcontext("") as page,
+        _telling() as tell,
+    ):
+        if page:
+            click.echo(f"live figures: {page}", err=True)
+        job.run(server, url, lambda text: tell([text] if text else _lines(job.figures())))
     figures = job.figures()
     if as_json:
-        print_json(figures)
+        output.print_json(figures)
     else:
         click.echo(f"Crawl of {figures['title']}")
-        print_table((what, f"{number:>12}", more) for what, number, more in _rows(figures))
+        output.print_table((what, f"{number:>12}", more) for what, number, more in _rows(figures))
     for line in (*figures["notes"], *figures["failures"]):
         warn(line)
     status = SIGNALLED + signal.SIGINT if figures["interrupted"] else not figures["ok"]
@@ -113,7 +96,7 @@ def crawl_command(*, as_json: bool, watch: bool, **options: Any) -> None:
 @contextmanager
 def _telling() -> Iterator[Callable[[list[str]], object]]:
     """Yield what shows lines; where there is no terminal, the last of them now and then."""
-    if is_terminal(sys.stderr):
+    if output.is_terminal(sys.stderr):
         from rich.console import Console  # noqa: PLC0415
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
@@ -147,44 +130,43 @@ def _lines(job: dict[str, Any]) -> list[str]:
 
 def _rows(job: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the table that ends a job."""
+
+    def some(urls: list[str]) -> str:
+        return ", ".join(urls[:_SHOWN])
+
     seconds, pages, links = max(job["seconds"], 1e-3), job["pages"], job["links"]
     share = job["duplicates"] / links if links else 0.0
     yield "pages fetched", f"{pages:,}", f"by {len(job['workers'])} processes in {seconds:.1f} s"
     yield "links checked", f"{links:,}", f"{job['distinct']:,} different"
     yield "duplicates filtered", f"{job['duplicates']:,}", f"{share:.1%} of the links"
-    yield "pages fetched twice", f"{len(job['twice']):,}", _urls(job["twice"])
+    yield "pages fetched twice", f"{len(job['twice']):,}", some(job["twice"])
     if (missed := job["missed"]) is not None:
-        yield "pages missed", f"{len(missed):,}", _urls(missed) or "links found and never fetched"
+        yield "pages missed", f"{len(missed):,}", some(missed) or "links found and never fetched"
     if failed := [f"{url}: {why}" for url, why in job["failed"].items()]:
-        yield "pages not to be had", f"{len(failed):,}", _urls(failed)
+        yield "pages not to be had", f"{len(failed):,}", some(failed)
     if job["waiting"]:
         yield "pages left in the queue", f"{job['waiting']:,}", "stopped before the end"
     yield "rate", f"{pages / seconds:,.0f} pages/s", f"{links / seconds:,.0f} links/s"
     if size := job["filter_bytes"]:
-        yield "memory of the filter", size_text(size), f"{job['fill']:.3%} full"
-
-
-def _urls(urls: list[str]) -> str:
-    more = f", and {len(urls) - _SHOWN:,} more" if len(urls) > _SHOWN else ""
-    return ", ".join(urls[:_SHOWN]) + more
+        yield "memory of the filter", output.size_text(size), f"{job['fill']:.3%} full"
 
 
 @click.command("scrapy-import", epilog=example("bloomlock scrapy-import shop:dupefilter"))
 @click.argument("source", metavar="KEY|FILE")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--from", "source_url", metavar="URL", help="Server of KEY.  [default: the filter's]")
-@value_option("--capacity", kind=count, what="Of a new filter.  [default: twice what is there]")
+@value_option("--capacity", kind=options.count, what="Of a new filter.  [default: twice as many]")
 @click.option("--undo", is_flag=True, help="KEY: its queue gets what waits in the crawl NAME.")
-@url_option
-@key_option
+@options.where_options
 def import_command(
     source: str,
     name: str | None,
     *,
     source_url: str | None,
+    capacity: int | None,
     undo: bool,
-    url: str | None,
-    **given: Any,
+    client: str | None,
+    key: bytes | None,
 ) -> int:
     """Add what a crawl has seen to the filter of the crawl NAME.
 
@@ -195,26 +177,30 @@ def import_command(
     is moved by the first process; --undo moves it back, with status 1 if none waits.
     """
     if undo:
-        return _undo(source, name or source.removesuffix(":requests"), url)
+        return _undo(source, name or source.removesuffix(":requests"), client)
     path = Path(source)
     is_file = os.sep in source or path.exists()
     if is_file and name is None:
         raise Failure("NAME is missing: that of the spider")
+    read = 0
     with ExitStack() as stack:
         if is_file:
             title, size, fingerprints = seen_file(path)
         else:
-            where = stack.enter_context(connected(source_url or url, "--from"))
-            title, size, fingerprints = redis_set(*where, source)
+            place = (source_url, "--from") if source_url else (client, "--url")
+            server = stack.enter_context(connected(*place))
+            title, size, fingerprints = redis_set(*server, source)
         name = name or source.removesuffix(":dupefilter")
-        with connected(url) as (client, _):
+        with connected(client) as (server, _):
             from scrapy_ext.crawl_state import CrawlRecord  # noqa: PLC0415 - it needs Scrapy
 
-            prefix = CrawlRecord(client, name).prepare()
-        parameters = {option: value for option, value in given.items() if value is not None}
-        parameters["client"] = url
-        bloom = stack.enter_context(create_or_open(name, parameters, _ROOM * size, prefix=prefix))
-        read = _update(bloom, fingerprints)
+            prefix = CrawlRecord(server, name).prepare()
+        where = {"client": client, "key": key, "prefix": prefix}
+        opened = options.create_or_open(name, _ROOM * size, where, capacity=capacity)
+        bloom = stack.enter_context(opened)
+        while batch := list(islice(fingerprints, _BATCH)):
+            bloom.update(batch)
+            read += len(batch)
     warn(f"{read} fingerprints read from {title}; all are in the filter")
     warn("if the old crawl still runs, run the same command again when it has stopped")
     click.echo('ADDONS = {"scrapy_ext.BloomlockAddon": 500}')
@@ -223,7 +209,7 @@ def import_command(
     click.echo(f"BLOOMLOCK_ERROR_RATE = {bloom.error_rate}")
     if not is_file:
         click.echo('REQUEST_FINGERPRINTER_CLASS = "scrapy_ext.ScrapyRedisFingerprinter"')
-    if "key" in parameters:
+    if key is not None:
         click.echo('BLOOMLOCK_FILTER = {"key": ...}  # the secret of the key file')
     return 0
 
@@ -240,41 +226,27 @@ def _undo(key: str, name: str, url: str | None) -> int:
     return 0 if count else NO
 
 
-def _update(bloom: BloomFilter, coming: Iterator[bytes]) -> int:
-    """Add all fingerprints; return how many there were."""
-    total = 0
-    with noted_signals() as check:
-        while batch := list(islice(coming, _BATCH)):
-            check()
-            bloom.update(batch)
-            total += len(batch)
-        check()
-    return total
-
-
 @click.command("failed", epilog=example("bloomlock failed shop --retry"))
-@name_argument
-@click.option("--retry", is_flag=True, help="Put them back; the crawl goes on when it is started.")
-@click.option("--drop", is_flag=True, help="Drop them.")
-@url_option
-def failed_command(name: str, *, retry: bool, drop: bool, url: str | None) -> int:
+@options.name_argument
+@click.option("--retry", "way", flag_value="retry", help="Put them back, for the next start.")
+@click.option("--drop", "way", flag_value="drop", help="Drop them.")
+@options.url_option
+def failed_command(name: str, *, way: str | None, client: str | None) -> int:
     """Show the requests of the crawl NAME that failed, put them back, or drop them.
 
     NAME is BLOOMLOCK_NAME, the name of the spider by default. With --retry and --drop
     the exit status is 1 if none had failed.
     """
-    if retry and drop:
-        raise Failure("--retry and --drop exclude each other")
-    with _crawl_that_is_there(name, url) as (_, record):
-        if retry or drop:
-            count = record.settle(retry=retry)
-            click.echo(f"{count} {'put back' if retry else 'dropped'}")
+    with _crawl_that_is_there(name, client) as (_, record):
+        if way is not None:
+            count = record.settle(retry=way == "retry")
+            click.echo(f"{count} {'put back' if way == 'retry' else 'dropped'}")
             return 0 if count else NO
         from scrapy_ext.requests import url_of  # noqa: PLC0415 - it needs Scrapy
 
         rows = [(url_of(entry), why) for entry, why in record.failed()]
     if rows:
-        print_table(rows, ("URL", "ERROR"))
+        output.print_table(rows, ("URL", "ERROR"))
     return 0
 
 
@@ -293,9 +265,10 @@ def _crawl_that_is_there(name: str, url: str | None) -> Iterator[tuple[Any, Craw
 def connected(url: str | None, name: str = "--url") -> Iterator[tuple[Any, str]]:
     """Yield a client of the server that a user means, or of its cluster, and its URL."""
     address = find_address(url, name=name)
-    times = {"socket_timeout": _SECONDS, "socket_connect_timeout": _SECONDS}
     with explained(address):
-        client: Any = redis.Redis.from_url(address.url, **times)
+        client: Any = redis.Redis.from_url(
+            address.url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS
+        )
         with suppress(ResponseError):  # INFO is forbidden here
             if client.info("cluster").get("cluster_enabled"):
                 client.close()
@@ -304,15 +277,15 @@ def connected(url: str | None, name: str = "--url") -> Iterator[tuple[Any, str]]
         yield client, address.url
 
 
-def redis_set(client: Any, url: str, name: str) -> Source:
-    """Return the set of scrapy-redis, which may grow while it is read."""
+def redis_set(client: Any, url: str, name: str) -> tuple[str, int, Iterator[bytes]]:
+    """Return a title of the set of scrapy-redis, about how many it holds, and what it holds.
+
+    It may grow while it is read.
+    """
     place, key = hide_secret(url), os.fsencode(name)
     title = f"the set {name!r} at {place}"
-    kind = client.type(key).decode()
-    if kind == "none":
-        raise Failure(f"there is no file and no key {name!r} at {place}")
-    if kind != "set":
-        raise Failure(f"{name!r} is a {kind} in Redis, not a set as of scrapy-redis")
+    if client.type(key) != b"set":
+        raise Failure(f"there is no file {name!r}, and no set of scrapy-redis at {place}")
 
     def read() -> Iterator[bytes]:
         # SSCAN gives all members that are there during the whole reading.
@@ -332,8 +305,8 @@ def redis_set(client: Any, url: str, name: str) -> Source:
     return title, client.scard(key), read()
 
 
-def seen_file(path: Path) -> Source:
-    """Return a file `requests.seen`, or that of a job directory."""
+def seen_file(path: Path) -> tuple[str, int, Iterator[bytes]]:
+    """Return the same of a file `requests.seen`, or that of a job directory."""
     path = path / "requests.seen" if path.is_dir() else path
     data = path.read_bytes()
     first = _RECORD.match(data)

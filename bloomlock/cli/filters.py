@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import click
 
 import bloomlock
 
-from . import options
+from . import options, output
 from .crawls import connected
-from .errors import NO, Failure, noted_signals, opened, sentence, warn
 from .options import STDIN, example
-from .output import is_terminal, print_fields, print_json, shown, size_text, table_text
-
-if TYPE_CHECKING:
-    Before = dict[str, tuple[float, int]]
-    """When each filter was looked at, and how many items it held."""
+from .output import NO, Failure, noted_signals, opened
 
 _GIB = 2**30
 _POSITIVE = click.FloatRange(0, min_open=True, max=float("inf"), max_open=True)
 _HEAD = ("FILTER", "ITEMS", "CAPACITY", "FILL", "", "ADDS/S", "ERRORS", "MEMORY", "OPEN", "FAILED")
 _LOCK_HEAD = ("LOCK", "HELD", "WAITING", "LEASE")
-_LOCK = re.compile(rb"(bloomlock:\{[^{}/]+\}:lock)(:queue)?", re.DOTALL)
 _CELLS = 10
 _file_argument = click.argument("file", metavar="FILE")
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -45,13 +38,13 @@ def group() -> None:
 
 @group.command("ls", epilog=example("bloomlock filter ls | grep ^test-"))
 @options.url_option
-def ls_command(*, url: str | None) -> None:
+def ls_command(*, client: str | None) -> None:
     """Write the names of all filters, one a line.
 
     `filter top` shows more of each. The server looks at all its keys.
     """
-    for name in bloomlock.catalog.list_filters(client=url):
-        click.echo(shown(name))
+    for name in bloomlock.catalog.list_filters(client=client):
+        click.echo(output.shown(name))
 
 
 @group.command("info", epilog=example("bloomlock filter info urls --json | jq .fill_ratio"))
@@ -66,10 +59,10 @@ def info_command(name: str, *, as_json: bool, **where: Any) -> None:
     with options.open_as_it_is(name, **where) as bloom:
         fields = asdict(bloom.info()) | {"ttl": bloom.ttl()}
     if as_json:
-        print_json(fields)
+        output.print_json(fields)
         return
     del fields["claims"]  # see `claims ls`
-    print_fields(fields)
+    output.print_fields(fields)
 
 
 @group.command("top", epilog=example("bloomlock filter top --json | jq .filters[].fill"))
@@ -84,8 +77,8 @@ def top_command(*, interval: float, once: bool, as_json: bool, **where: Any) -> 
     OPEN and FAILED are claims. At each look the server goes through its keys and
     reads all bitmaps, 1 s for 10 GiB.
     """
-    before: Before = {}
-    if not (as_json or once) and is_terminal(sys.stdout):
+    before: dict[str, tuple[float, int]] = {}
+    if not (as_json or once) and output.is_terminal(sys.stdout):
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
@@ -98,128 +91,103 @@ def top_command(*, interval: float, once: bool, as_json: bool, **where: Any) -> 
         return
     look = _look(before, **where)
     for line in look["errors"]:
-        warn(line)
+        output.warn(line)
     if as_json:
-        print_json(look)
+        output.print_json(look)
     else:
         click.echo(_text(look))
 
 
-def _look(before: Before, url: str | None, key: bytes | None) -> dict[str, list[Any]]:
+def _look(
+    before: dict[str, tuple[float, int]], client: str | None, key: bytes | None
+) -> dict[str, list[Any]]:
+    """Return rows of filters and locks; `before` has when and how full each was seen last."""
     rows: list[dict[str, Any]] = []
     errors = []
-    for name in bloomlock.catalog.list_filters(client=url):
+    for name in bloomlock.catalog.list_filters(client=client):
         try:
-            with options.open_as_it_is(name, url, key) as bloom:
+            with options.open_as_it_is(name, client, key) as bloom:
                 info = bloom.info()
         except bloomlock.errors.BloomlockError as error:
-            errors.append(sentence(str(error)))
+            errors.append(output.sentence(str(error)))
             rows.append({"name": name})
             continue
-        items, capacity = info.estimated_count, info.up_to or info.capacity
-        now, rate = time.monotonic(), None
+        items, now, rate = info.estimated_count, time.monotonic(), None
         then, held = before.get(name, (now, 0))
         before[name] = now, items
         if now > then:
             rate = max(0, items - held) / (now - then)  # fewer: it was cleared
-        rows.append(
-            {
-                "name": name,
-                "items": items,
-                "capacity": capacity,
-                "fill": items / capacity,
-                "rate": rate,
-                "error_rate": info.current_error_rate,
-                "memory_bytes": info.memory_bytes,
-                "open_claims": info.claims.open,
-                "failed_items": info.claims.failed_items,
-            }
-        )
-    return {"filters": rows, "locks": _locks(url), "errors": errors}
+        fill = items / (info.up_to or info.capacity)
+        rows.append(asdict(info) | {"fill": fill, "rate": rate})
+    return {"filters": rows, "locks": _locks(client), "errors": errors}
 
 
-def _locks(url: str | None) -> list[dict[str, Any]]:
-    """Return the locks that are held or waited for."""
+def _locks(client: str | None) -> list[dict[str, Any]]:
     rows = []
-    with connected(url) as (client, _):
-        keys = (_LOCK.fullmatch(key) for key in client.scan_iter("bloomlock:{*}:lock*", count=1000))
-        for lock in sorted({match[1] for match in keys if match}):
-            with client.pipeline(transaction=False) as pipeline:
+    with connected(client) as (server, _):
+        for lock in sorted(server.scan_iter("bloomlock:{*}:lock", count=1000)):
+            with server.pipeline(transaction=False) as pipeline:
                 pipeline.strlen(lock).pttl(lock)
                 pipeline.zcard(lock + b":holders").zcard(lock + b":queue")
                 replies = pipeline.execute(raise_on_error=False)
-            # A key of another type is no lock.
-            if all(isinstance(reply, int) for reply in replies) and (replies[0] or replies[3]):
-                held, ttl_ms, shared, waiting = replies
+            # A key of another type is no lock, and this one may be released by now.
+            if all(isinstance(reply, int) for reply in replies) and replies[0]:
+                _, ttl_ms, shared, waiting = replies
                 name = unquote(lock.decode(errors="replace")[len("bloomlock:{") : -len("}:lock")])
-                holders = max(shared, 1) if held else 0
                 lease = {"remaining": max(0, ttl_ms) / 1000}
-                rows.append({"name": name, "holders": holders, "waiting": waiting, **lease})
+                rows.append({"name": name, "holders": max(shared, 1), "waiting": waiting, **lease})
     return rows
 
 
 def _text(look: dict[str, list[Any]]) -> str:
-    text = table_text([_filter_cells(row) for row in look["filters"]], _HEAD, 1)
+    text = output.table_text([_filter_cells(row) for row in look["filters"]], _HEAD, 1)
     locks = [
         [row["name"], f"{row['holders']}", f"{row['waiting']}", f"{row['remaining']:.0f} s"]
         for row in look["locks"]
     ]
-    return f"{text}\n\n{table_text(locks, _LOCK_HEAD, 1)}" if locks else text
+    return f"{text}\n\n{output.table_text(locks, _LOCK_HEAD, 1)}" if locks else text
 
 
 def _filter_cells(row: dict[str, Any]) -> list[str]:
-    if "items" not in row:  # broken, or with another key
+    if "fill" not in row:  # broken, or with another key
         return [row["name"], *"?" * (len(_HEAD) - 1)]
     cells = min(_CELLS, round(row["fill"] * _CELLS))
     return [
         row["name"],
-        f"{row['items']}",
-        f"{row['capacity']}",
+        f"{row['estimated_count']}",
+        f"{row['up_to'] or row['capacity']}",
         f"{row['fill']:.0%}",
         "█" * cells + "░" * (_CELLS - cells),
         "-" if row["rate"] is None else f"{row['rate']:,.0f}",
-        f"{row['error_rate']:.2g}",
-        size_text(row["memory_bytes"]),
-        f"{row['open_claims']}",
-        f"{row['failed_items']}",
+        f"{row['current_error_rate']:.2g}",
+        output.size_text(row["memory_bytes"]),
+        f"{row['claims']['open']}",
+        f"{row['claims']['failed_items']}",
     ]
 
 
 @group.command(
     "plan", epilog=example("bloomlock filter plan 41e9 --rate 111200 --server-memory 64")
 )
-@click.argument("items", type=options.count)
+@click.argument("capacity", metavar="ITEMS", type=options.count)
 @options.error_rate_option
 @options.optimize_option
 @options.window_option
-@options.value_option("--rate", kind=_POSITIVE, what="Items checked in a second.")
+@options.value_option("--rate", "items_per_s", kind=_POSITIVE, what="Items checked in a second.")
 @options.value_option(
     "--server-memory", kind=_POSITIVE, metavar="GIB", what="GiB of one server for it."
 )
 @options.json_option
-def plan_command(
-    *,
-    items: int,
-    error_rate: float | None,
-    rate: float | None,
-    server_memory: float | None,
-    as_json: bool,
-    **shape: Any,
-) -> None:
+def plan_command(*, server_memory: float | None, as_json: bool, **given: Any) -> None:
     """Say what a filter for so many different ITEMS takes. It needs no server.
 
     Sizes follow from the formulas that filters are made by, times from measured
     constants. With --window ITEMS are those of that time.
     """
-    made = bloomlock.plan(
-        items,
-        options.DEFAULT_ERROR_RATE if error_rate is None else error_rate,
-        **shape,
-        items_per_s=rate,
-        server_bytes=None if server_memory is None else server_memory * _GIB,
-    )
+    server_bytes = None if server_memory is None else server_memory * _GIB
+    made = bloomlock.plan(**options.shape(server_bytes=server_bytes, **given))
     fields = asdict(made) | {"servers": made.servers}
-    (print_json if as_json else print_fields)(fields)
+    (output.print_json if as_json else output.print_fields)(fields)
 
 
 @group.command("create", epilog=example("bloomlock filter create urls --capacity 50e6 --window 7d"))
@@ -230,11 +198,12 @@ def create_command(name: str, **given: Any) -> None:
 
     It may exist already, with the same parameters; it keeps its items then.
     """
-    with options.create(name, options.parameters_of(**given)) as bloom:
+    with options.create(name, **given) as bloom:
         shards = "1 shard" if bloom.shards == 1 else f"{bloom.shards} shards"
         click.echo(
-            f"{shown(name)}: {bloom.capacity} items at {bloom.error_rate:g}, {bloom.num_hashes} "
-            f"hash functions, {size_text(bloom.num_bits // 8)} of memory in {shards}"
+            f"{output.shown(name)}: {bloom.capacity} items at {bloom.error_rate:g}, "
+            f"{bloom.num_hashes} hash functions, {output.size_text(bloom.num_bits // 8)} of memory "
+            f"in {shards}"
         )
 
 
@@ -256,20 +225,20 @@ def clear_command(name: str, *, yes: bool, **where: Any) -> None:
 @options.name_argument
 @_yes_option
 @options.url_option
-def delete_command(name: str, *, yes: bool, url: str | None) -> None:
+def delete_command(name: str, *, yes: bool, client: str | None) -> None:
     """Delete a filter, also a broken one.
 
     Asks first, at the terminal; where there is none --yes has to be given.
     """
     _confirm("Delete", name, yes=yes)
-    if not bloomlock.catalog.delete_filter(name, client=url):
+    if not bloomlock.catalog.delete_filter(name, client=client):
         raise Failure(f"there is no filter named {name!r}")
 
 
 def _confirm(verb: str, name: str, *, yes: bool) -> None:
     question = f"{verb} {name!r}?"
     # What comes through a pipe does not answer the question.
-    if not (yes or all(map(is_terminal, (sys.stdin, sys.stderr)))):
+    if not (yes or all(map(output.is_terminal, (sys.stdin, sys.stderr)))):
         raise Failure(f"{question} There is no terminal to ask at; give --yes")
     if not (yes or click.confirm(question, prompt_suffix=" ", err=True)):
         raise click.exceptions.Exit(NO)
@@ -289,9 +258,9 @@ def copy_command(
     All that was added before is in the copy; clients may go on adding. The copy
     gets its name when it is whole.
     """
-    to = target or where["url"], new_name or name
-    with options.open_as_it_is(name, **where) as bloom, noted_signals() as check:
-        bloom.copy_to(*to, replace=replace, progress=check).close()
+    to = target or where["client"], new_name or name
+    with options.open_as_it_is(name, **where) as bloom:
+        bloom.copy_to(*to, replace=replace, progress=noted_signals()).close()
 
 
 @group.command("export", epilog=example("bloomlock filter export urls - | zstd > urls.zst"))
@@ -308,11 +277,11 @@ def export_command(name: str, file: str, *, force: bool, **where: Any) -> None:
     """
     if file != STDIN and not force and Path(file).exists():
         raise Failure(f"{file} is there; give --force to replace it")
-    if file == STDIN and is_terminal(sys.stdout):
+    if file == STDIN and output.is_terminal(sys.stdout):
         raise Failure("a filter is not written to a terminal; give a FILE, or a pipe")
-    with options.open_as_it_is(name, **where) as bloom, noted_signals() as check:
-        target: Any = opened(sys.stdout, "standard output").buffer if file == STDIN else file
-        bloom.export_file(target, progress=check)
+    target: Any = opened(sys.stdout, "standard output").buffer if file == STDIN else file
+    with options.open_as_it_is(name, **where) as bloom:
+        bloom.export_file(target, progress=noted_signals())
 
 
 @group.command("import", epilog=example("zstd -dc urls.zst | bloomlock filter import urls -"))
@@ -320,9 +289,7 @@ def export_command(name: str, file: str, *, force: bool, **where: Any) -> None:
 @_file_argument
 @_replace_option
 @options.where_options
-def import_command(
-    name: str, file: str, *, url: str | None, key: bytes | None, replace: bool
-) -> None:
+def import_command(name: str, file: str, **given: Any) -> None:
     """Make a filter NAME of what `export` wrote to FILE.
 
     "-" is standard input. Its checksums are compared. NAME is there when all of
@@ -330,7 +297,5 @@ def import_command(
     replaced.
     """
     source: Any = opened(sys.stdin, "standard input").buffer if file == STDIN else file
-    with noted_signals() as check:
-        bloomlock.BloomFilter.import_file(
-            name, source, client=url, key=key, replace=replace, progress=check
-        ).close()
+    check = noted_signals()
+    bloomlock.BloomFilter.import_file(name, source, progress=check, **given).close()

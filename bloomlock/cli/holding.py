@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-from pathlib import Path
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,12 +19,11 @@ from bloomlock.errors import ClaimError, FilterMismatchError, LockNotOwnedError
 from bloomlock.server import ProcessGuard
 
 from . import options
-from .errors import BUSY, CANNOT_RUN, NO, NOT_FOUND, SIGNALLED, Failure, Stopped, die, warn
 from .options import example
+from .output import BUSY, CANNOT_RUN, NO, NOT_FOUND, SIGNALLED, Failure, Stopped, die, warn
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from .options import F
 
@@ -74,9 +72,7 @@ def lock_command(
     """
     if shared and fair:
         raise click.UsageError("--fair and --shared do not go together")
-    if nonblock and wait:
-        raise click.UsageError("--nonblock and --wait do not go together")
-    busy, where = given.pop("busy"), (name, given.pop("url"), given["lease"])
+    busy, where = given.pop("busy"), (name, given.pop("client"), given["lease"])
 
     async def hold(running: Command) -> int:
         kind = AsyncFairLock if fair else AsyncLock
@@ -84,9 +80,8 @@ def lock_command(
         try:
             if not await lock.acquire(timeout=0.0 if nonblock else wait):
                 return int(busy)
-            environment = {"BLOOMLOCK_LOCK_NAME": name, FENCE: str(lock.fence)}
             try:
-                status = await running.run(environment, lock.lost.wait())
+                status = await running.run(lock.fence, lock.lost.wait())
             finally:
                 was_held = await _release(lock, name)
             return status if was_held else BUSY
@@ -128,29 +123,25 @@ def once_command(
     KEY is done when COMMAND exits with status 0. At the filter's error rate a new
     KEY looks done. The exit status is that of COMMAND, else see `bloomlock -h`.
     """
-    if not lease:
-        raise click.UsageError("--lease must be more than 0 seconds, not 0")
-    url, statuses = given.pop("url"), {ClaimState.SEEN: given.pop("done")}
+    client, statuses = given.pop("client"), {ClaimState.SEEN: given.pop("done")}
     statuses |= {ClaimState.BUSY: given.pop("busy"), ClaimState.FAILED: NO}
 
     async def hold(running: Command) -> int:
         try:
-            opened = await AsyncBloomFilter.open(name, client=url)
+            opened = await AsyncBloomFilter.open(name, client=client)
         except FilterMismatchError:
             if key is None:
                 raise
-            opened = await AsyncBloomFilter.open(name, client=url, key=key)
+            opened = await AsyncBloomFilter.open(name, client=client, key=key)
         async with opened as bloom:
             claim = await bloom.claim(os.fsencode(item), lease, wait=wait)
             if not claim:
                 return int(statuses[claim.state])
-            environment = {"BLOOMLOCK_ONCE_NAME": name, "BLOOMLOCK_ONCE_KEY": item}
-            environment[FENCE] = str(claim.fence)
             # A claim that is lost shows when it is committed: the work may be done all the same.
             never = asyncio.Event().wait()
             try:
                 async with claim:
-                    if status := await running.run(environment, never):
+                    if status := await running.run(claim.fence, never):
                         await claim.abandon()  # no failed attempt
             except ClaimError as error:
                 warn(str(error))
@@ -197,18 +188,11 @@ class Command:
             raise click.UsageError("Missing argument 'COMMAND...'")
         if words[0].startswith("-"):
             raise click.UsageError(f"options stand before the names, and {words[0]!r} does not")
-        # Looked for before anything is held.
-        if shutil.which(words[0]) is None:
-            why, status = "it is not found", NOT_FOUND
-            if Path(words[0]).exists():
-                why, status = "it is no program, or not permitted", CANNOT_RUN
-            raise Failure(f"cannot run {words[0]!r}: {why}", status)
         self.received: list[int] = []
         self._words = words
         self._lease = lease
         self._grace = grace
-        self._has_begun = False
-        self._process: Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         # Without a terminal the command gets a process group, and signals go to all of it: ending
         # `sh -c "fetch; load"` has to end what the shell runs, too. At a terminal it stays in the
         # group of this process, because only there it can read from the terminal and be stopped
@@ -218,39 +202,40 @@ class Command:
     def receive(self, number: int, task: asyncio.Task[Any] | None) -> None:
         self.received.append(number)
         if self._process is not None:
-            self._forward(self._process, number)
-        elif self._has_begun:
-            pass  # it is forwarded when the command is there
+            # At a terminal a key has sent its signal to both; a second one means "at once" to many.
+            is_ours = self._has_group or number not in _FROM_KEYS
+            if is_ours and self._process.returncode is None:
+                self._send(self._process, number)
         elif task is not None and len(self.received) == 1:
             task.cancel()
         else:
             die(number)  # the second signal: not even the server is waited for
 
-    async def run(self, environment: Mapping[str, str], lost: Coroutine[Any, Any, object]) -> int:
+    async def run(self, fence: object, lost: Coroutine[Any, Any, object]) -> int:
         """Run it, and end it when `lost` ends; return its exit status."""
-        self._has_begun = True
         losing = asyncio.ensure_future(lost)
         # The lease is not renewed when the guard acts: others may have it after 2/3 of it.
         guard = ProcessGuard(min(self._grace, self._lease / 2))
         try:
             if self.received:  # what it waited for came first, and the cancellation was dropped
                 raise Stopped(self.received[0])
-            self._process = process = await asyncio.create_subprocess_exec(
-                *self._words,
-                env={**os.environ, **environment},
+            # Not by asyncio: a signal that comes while it starts would not find it.
+            self._process = process = subprocess.Popen(  # noqa: ASYNC220, S603 - as said; it is to
+                self._words,
+                env={**os.environ, FENCE: str(fence)},
                 # What the caller opened for it (`3< file`, `<(...)`) is for it.
                 close_fds=False,
                 process_group=0 if self._has_group else None,
                 # Between fork and exec: afterwards, a command could run that no guard knows.
-                preexec_fn=lambda: guard.watch(-os.getpid() if self._has_group else os.getpid()),
+                preexec_fn=lambda: guard.watch(  # noqa: PLW1509 - it writes, and no more
+                    -os.getpid() if self._has_group else os.getpid()
+                ),
             )
-            for number in self.received:  # while it was started
-                self._forward(process, number)
-            ended = asyncio.ensure_future(process.wait())
+            ended = asyncio.ensure_future(asyncio.to_thread(process.wait))
             await asyncio.wait((ended, losing), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 warn("ending the command, which has lost what it held")
-                await self._end(process)
+                await self._end(process, ended)
             returned = await ended
         except OSError as error:
             status = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
@@ -261,31 +246,22 @@ class Command:
             guard.dismiss()
         return returned if returned >= 0 else SIGNALLED - returned
 
-    def _forward(self, process: Process, number: int) -> None:
-        # At a terminal a key has sent its signal to both; a second one means "at once" to many.
-        if process.returncode is None and (self._has_group or number not in _FROM_KEYS):
-            self._send(process, number)
-
-    async def _end(self, process: Process) -> None:
+    async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[int]) -> None:
         self._send(process, signal.SIGTERM)
         # A stopped process hears SIGTERM when it goes on.
         self._send(process, signal.SIGCONT)
         try:
             async with asyncio.timeout(self._grace):
-                await process.wait()
+                await asyncio.shield(ended)
                 while self._has_group and self._send(process, 0):  # noqa: ASYNC110 - no event
                     await asyncio.sleep(_PAUSE)
         except TimeoutError:
             self._send(process, signal.SIGKILL)
-            await process.wait()
 
-    def _send(self, process: Process, number: int) -> bool:
+    def _send(self, process: subprocess.Popen[bytes], number: int) -> bool:
         """Return whether the group of the command still has a process."""
         try:
-            if self._has_group:
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
+            os.kill(-process.pid if self._has_group else process.pid, number)
         except ProcessLookupError:
             return False
         except PermissionError:

@@ -22,8 +22,8 @@ import click
 from bloomlock import MemoryBloomFilter, errors
 
 from . import options
-from .errors import NO, Failure, noted_signals, opened, warn
 from .options import STDIN, example
+from .output import NO, Failure, noted_signals, opened, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +35,12 @@ if TYPE_CHECKING:
 
 CAPACITY_FOR_A_PIPE = 10_000_000
 """59 MB at the default rate, taken as they are first used."""
-_ON_SERVERS = ("url", "window", "grow", "native")
+_ON_SERVERS = {
+    "client": "--url",
+    "window": "--window",
+    "on_full": "--grow",
+    "strategy": "--native",
+}
 FIRST_LINES = 512
 """A kill -9 between answer and output loses a batch on a server, so the first ones are small."""
 _MOST_LINES = 2**18  # what the library takes as one batch at most
@@ -43,7 +48,6 @@ _MOST_IN_PROCESS = 2**13  # what the processor's caches like
 BLOCK_BYTES = 1024 * 1024
 LINE_BYTES = 32
 """Of a usual line: so much is read for each line of the largest batch."""
-MAX_LINE_BYTES = 256 * 1024 * 1024
 _FILE_GONE = select.POLLERR | select.POLLHUP
 _LOOK_SECONDS = 0.1
 
@@ -62,26 +66,25 @@ def answer(
     """
     output = None if write is None else opened(sys.stdout, "standard output").fileno()
     most = _MOST_IN_PROCESS if isinstance(bloom, MemoryBloomFilter) else _MOST_LINES
-    num_new = 0
-    with noted_signals() as check:
-        batches: Iterable[Sequence[bytes]] = [[os.fsencode(item) for item in items]]
-        if not items:
-            batches = read_lines(files, check, most)
-        for batch in batches:
-            # A signal, and a reader that has gone, are noticed before anything of a batch is sent,
-            # or after all of it is written.
-            check()
-            if output is not None:
-                check_reader(output)
-            new: Answers = []
-            try:
-                ask(bloom, batch, new)
-            finally:
-                if output is not None:
-                    chosen = new if write else [is_new is False for is_new in new]
-                    write_lines(output, list(compress(batch, chosen)))
-            num_new += new.count(True)
+    num_new, check = 0, noted_signals()
+    batches: Iterable[Sequence[bytes]] = [[os.fsencode(item) for item in items]]
+    if not items:
+        batches = read_lines(files, check, most)
+    for batch in batches:
+        # A signal, and a reader that has gone, are noticed before anything of a batch is sent,
+        # or after all of it is written.
         check()
+        if output is not None:
+            check_reader(output)
+        new: Answers = []
+        try:
+            ask(bloom, batch, new)
+        finally:
+            if output is not None:
+                chosen = new if write else [is_new is False for is_new in new]
+                write_lines(output, list(compress(batch, chosen)))
+        num_new += new.count(True)
+    check()
     return num_new
 
 
@@ -164,8 +167,6 @@ def read_lines(names: Iterable[str], check: Callable[[], None], most: int) -> It
                         yield batch
                         if len(batch) == size:
                             size = min(2 * size, most)
-                if len(rest) > MAX_LINE_BYTES:
-                    raise OSError(errno.EFBIG, f"a line is longer than {MAX_LINE_BYTES} bytes")
             if rest:
                 yield [bytes(rest)]
 
@@ -175,17 +176,13 @@ def _read_block(descriptor: int, check: Callable[[], None], size: int) -> bytes:
     block = b""
     while len(block) < size:
         check()
-        if not select.select([descriptor], [], [], 0 if block else _LOOK_SECONDS)[0]:
-            if block:
-                break
-            continue
-        try:
+        if select.select([descriptor], [], [], 0 if block else _LOOK_SECONDS)[0]:
             more = os.read(descriptor, size)
-        except BlockingIOError:  # another process made the pipe non-blocking, and was faster
-            continue
-        if not more:
+            if not more:
+                break
+            block += more
+        elif block:
             break
-        block += more
     return block
 
 
@@ -239,35 +236,23 @@ def write_lines(descriptor: int, lines: Sequence[bytes]) -> None:
 @options.creation_options
 def dedup_command(files: tuple[str, ...], *, name: str | None, seen: bool, **given: Any) -> None:
     """Write each line of FILEs, or of standard input, that was never seen before."""
-    if name is None and (about := [option for option in _ON_SERVERS if given[option]]):
-        raise Failure(f"--{about[0]} needs --name: it is about a filter on a server")
+    if name is None and (about := [_ON_SERVERS[one] for one in _ON_SERVERS if given[one]]):
+        raise Failure(f"{about[0]} needs --name: it is about a filter on a server")
     files = files or (STDIN,)
     lines = count_lines(files)
-    parameters = options.parameters_of(**given)
-    if name is None:
-        opened: Any = _in_process(parameters, lines)
-    else:
-        opened = options.create_or_open(name, parameters, lines)
-    with opened as bloom:
-        answer(add, bloom, files, write=not seen)
-
-
-@contextmanager
-def _in_process(parameters: dict[str, Any], lines: int | None) -> Iterator[MemoryBloomFilter]:
+    if name is not None:
+        where = {option: given.pop(option) for option in ("client", "key")}
+        with options.create_or_open(name, lines, where, **given) as shared:
+            answer(add, shared, files, write=not seen)
+        return
     room = CAPACITY_FOR_A_PIPE if lines is None else max(options.DEFAULT_CAPACITY, lines)
-    shape = {"capacity": room, "error_rate": options.DEFAULT_ERROR_RATE, **parameters}
-    del shape["client"]
+    given["capacity"] = given["capacity"] or room
+    bloom = MemoryBloomFilter(on_full="raise", **options.shape(**given))
     try:
-        yield MemoryBloomFilter(on_full="raise", **shape)
-    except MemoryError:
-        raise Failure(
-            f"a filter for {shape['capacity']} lines does not fit into memory; give a smaller "
-            "--capacity"
-        ) from None
+        answer(add, bloom, files, write=not seen)
     except errors.CapacityError as error:
         raise Failure(
-            f"there are more than about {shape['capacity']} different lines; give a larger "
-            "--capacity"
+            f"there are more than about {bloom.capacity} different lines; give a larger --capacity"
         ) from error
 
 

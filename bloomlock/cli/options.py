@@ -13,8 +13,6 @@ import click
 # The public names are imported at their first use, so --help does without them.
 import bloomlock
 
-from .errors import Failure
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,11 +26,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def seconds(value: str | float) -> float:
-    """Read a time of at least 0, in seconds or with a unit.
-
-    >>> [seconds(text) for text in ("90", "1.5h", "7d")]
-    [90.0, 5400.0, 604800.0]
-    """
+    """Read a time of at least 0, in seconds or with a unit, as 90, 1.5h or 7d."""
     match = re.fullmatch(r"(\d*\.?\d+)([smhdw]?)", str(value))
     if match is None:
         raise click.BadParameter(f"{value!r} is no number of seconds, or number with m, h, d or w")
@@ -47,19 +41,15 @@ def count(text: str) -> int:
 
 
 def _key_of(path: str) -> bytes:
-    try:
-        # Editors put a newline at the end.
-        return Path(path).read_bytes().removesuffix(b"\n")
-    except OSError as error:
-        raise Failure(f"cannot read the key file {path}: {error.strerror}") from error
+    # Editors put a newline at the end.
+    return Path(path).read_bytes().removesuffix(b"\n")
 
 
 def value_option(
     *names: str, kind: Any, metavar: str = "N", default: float | None = None, what: str
 ) -> Callable[[F], F]:
-    shows = default is not None
     return click.option(
-        *names, type=kind, metavar=metavar, default=default, show_default=shows, help=what
+        *names, type=kind, metavar=metavar, default=default, show_default=True, help=what
     )
 
 
@@ -68,7 +58,7 @@ name_argument = click.argument("name")
 items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 url_option = click.option(
-    "--url", metavar="URL", help="Server.  [default: BLOOMLOCK_URL, REDIS_URL, own]"
+    "--url", "client", metavar="URL", help="Server.  [default: BLOOMLOCK_URL, REDIS_URL, own]"
 )
 key_option = click.option(
     "--key-file",
@@ -112,54 +102,47 @@ creation_options = several(
     error_rate_option,
     optimize_option,
     window_option,
-    click.option("--grow", is_flag=True, help="Grow at the capacity, and keep the error rate."),
-    click.option("--native", is_flag=True, help="Use the server's own Bloom filter (BF.ADD)."),
+    click.option("--grow", "on_full", flag_value="grow", help="Grow at the capacity, keeping P."),
+    click.option("--native", "strategy", flag_value="native", help="Use the server's own BF.ADD."),
     key_option,
     url_option,
 )
-"""Of a new filter; `parameters_of` takes them."""
+"""Of a new filter, by the names of BloomFilter's parameters; `create` takes them."""
 
 
-def parameters_of(
-    *, grow: bool, native: bool, key: bytes | None, url: str | None, **shape: Any
-) -> dict[str, Any]:
-    given = {name: value for name, value in shape.items() if value is not None}
-    # Raises for what no filter can have, before anything is sent.
-    bloomlock.plan(**{**_DEFAULTS, **given})
-    given |= {"on_full": "grow"} if grow else {}
-    given |= {"strategy": "native"} if native else {}
-    given |= {"key": key} if key is not None else {}
-    return {**given, "client": url}
+def shape(**given: Any) -> dict[str, Any]:
+    """Return what was given, and the default capacity and error rate."""
+    return _DEFAULTS | {name: value for name, value in given.items() if value is not None}
 
 
-def create(name: str, parameters: dict[str, Any], **policies: Any) -> bloomlock.BloomFilter:
+def create(name: str, **given: Any) -> bloomlock.BloomFilter:
     """Create a filter, or attach to one that has all these parameters."""
-    return bloomlock.BloomFilter(name, **{**_DEFAULTS, **policies, **parameters})
+    return bloomlock.BloomFilter(name, **shape(**given))
 
 
 def create_or_open(
-    name: str, parameters: dict[str, Any], lines: int | None, **policies: Any
+    name: str, lines: int | None, where: dict[str, Any], **given: Any
 ) -> bloomlock.BloomFilter:
-    """Open a filter, to which `parameters` must fit, or create one with room for `lines`.
+    """Open a filter, to which `given` must fit, or create one with room for `lines`.
 
     Without any parameter it is taken as it is, else only its capacity is.
     """
-    sized = {"capacity": max(DEFAULT_CAPACITY, lines or 0), **parameters}
+    given = {option: value for option, value in given.items() if value is not None}
     try:
-        return create(name, sized, **policies)
+        return create(name, **{"capacity": max(DEFAULT_CAPACITY, lines or 0), **given, **where})
     except bloomlock.errors.FilterMismatchError:
-        found = open_as_it_is(name, parameters["client"], parameters.get("key"), **policies)
-    if not parameters.keys() - {"client", "key"}:
+        found = open_as_it_is(name, **where)
+    if not given:
         return found
     found.close()
-    return create(name, {"capacity": found.capacity, **parameters}, **policies)
+    return create(name, **{"capacity": found.capacity, **given, **where})
 
 
 def open_as_it_is(
-    name: str, url: str | None, key: bytes | None, **policies: Any
+    name: str, client: str | None = None, key: bytes | None = None, **prefix: Any
 ) -> bloomlock.BloomFilter:
     """Open a filter, with the key only where it needs one: of several some may have none."""
-    opened = partial(bloomlock.BloomFilter.open, name, client=url, **policies)
+    opened = partial(bloomlock.BloomFilter.open, name, client=client, **prefix)
     mismatch, refused = bloomlock.errors.FilterMismatchError, bloomlock.errors.ConfigurationError
     try:
         return opened()
@@ -173,10 +156,5 @@ def open_as_it_is(
 
 
 def example(line: str) -> str:
-    r"""Return a command as it follows the options in a help text.
-
-    >>> example("bloomlock filter ls")
-    '\x08\nExample:  bloomlock filter ls'
-    """
     # The backspace makes click leave the line as it is.
     return f"\b\nExample:  {line}"

@@ -8,9 +8,8 @@ import click
 
 from bloomlock import server
 
-from .errors import NO, NOT_RUNNING, warn
 from .options import example, time_option
-from .output import size_text
+from .output import NO, NOT_RUNNING, size_text, warn
 
 
 @click.group("server", epilog=example("bloomlock server status --help"))

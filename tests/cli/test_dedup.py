@@ -12,8 +12,6 @@ import pytest
 from cli_process import COMMAND, environment
 
 from bloomlock import BloomFilter
-from bloomlock.cli import items as reading
-from bloomlock.cli.errors import Failure
 
 CHANCE = random.Random(7)
 LINES = [
@@ -134,16 +132,6 @@ def test_a_new_filter_has_room_for_the_lines_of_the_files(
     with BloomFilter.open(name, client=valkey) as bloom:
         assert bloom.capacity == room
     assert run("dedup", "--name", name, given=b"x\ny\n") == (0, b"y\n", b"")
-
-
-def test_a_line_beyond_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 7)
-    file = tmp_path / "lines"
-    file.write_bytes(b"1234567\n12345678")
-    found = reading.read_lines([str(file)], lambda: None, 1000)
-    assert next(found) == [b"1234567"]
-    with pytest.raises(Failure, match="longer than 7 bytes"):
-        next(found)
 
 
 def test_memory_does_not_grow_with_the_lines(valkey, tmp_path):

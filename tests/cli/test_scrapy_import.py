@@ -169,8 +169,8 @@ def test_what_is_no_set_and_no_file_of_fingerprints(refuse, name, r, tmp_path):
     r.set("a-string", "x")
     r.sadd("a-set", "page")
     for source, part in (
-        ("no-such-key", "there is no file and no key 'no-such-key' at "),
-        ("a-string", "'a-string' is a string in Redis, not a set"),
+        ("no-such-key", "there is no file 'no-such-key', and no set of scrapy-redis at "),
+        ("a-string", "no set of scrapy-redis at "),
         ("a-set", "has the member b'page', which is no hexadecimal fingerprint"),
         (str(file), "is no requests.seen of Scrapy"),
     ):
