@@ -219,13 +219,23 @@ def overwritten_file(crawler: Crawler) -> str:
         # With its time a file is a new one.
         if not options.get("overwrite") or "%(time)" in path or "%(batch" in path:
             continue
-        if "%(" in path:
-            path = filled(path, crawler.spider)
+        if "%" in path:
+            path = _name_of_feed(path, options, crawler)
         if path.startswith("file://"):
             path = url2pathname(path.removeprefix("file://"))
         if "://" not in path and Path(path).is_file() and Path(path).stat().st_size:
             return path
     return ""
+
+
+def _name_of_feed(template: str, options: Mapping[str, Any], crawler: Crawler) -> str:
+    """Fill a name in FEEDS as Scrapy does: a function of the project may have other values."""
+    spider = crawler.spider
+    values = {name: getattr(spider, name) for name in dir(spider)}
+    values |= {"time": "", "batch_time": "", "batch_id": 1}
+    if function := options.get("uri_params", crawler.settings["FEED_URI_PARAMS"]):
+        values = load_object(function)(values, spider) or values
+    return template % values
 
 
 def check_jobdir(crawler: Crawler) -> None:

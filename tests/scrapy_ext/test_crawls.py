@@ -155,8 +155,12 @@ def test_an_argument_that_differs_is_another_crawl(crawls: Runner, site: Site) -
 
 
 def test_a_feed_is_not_overwritten_by_a_crawl_that_goes_on(crawls: Runner, tmp_path: Path) -> None:
-    file = tmp_path / "items.jl"
-    feeds = {"FEEDS": {str(file): {"format": "jsonlines", "overwrite": True}}}
+    file = tmp_path / "spider-items.jl"
+    feed = {"format": "jsonlines", "overwrite": True}
+    feeds = {
+        "FEEDS": {f"{tmp_path}/%(shelf)s.jl": feed},
+        "FEED_URI_PARAMS": "__main__.with_shelf",
+    }
     items = {"arguments": {"items": [f"/{page}" for page in range(8)]}}
     first = crawls.run(CLOSESPIDER_PAGECOUNT=3, **ONE_BY_ONE, **feeds, **items)
     assert first.lines("FEEDS write them later")

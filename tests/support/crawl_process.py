@@ -250,6 +250,11 @@ class PickyPipeline:
         return item
 
 
+def with_shelf(values, spider):
+    """Fill names of feeds, as a project does for FEED_URI_PARAMS."""
+    return {**values, "shelf": f"{spider.name}-items"}
+
+
 def master_of_sentinels(sentinel_port, **options):
     """Make a client, as a project does for REDIS_PARAMS["redis_cls"]."""
     return Sentinel([("127.0.0.1", sentinel_port)]).master_for("pages", **options)
