@@ -11,7 +11,13 @@ from servers import wait_until
 
 from bloomlock import BloomFilter, ClaimState
 from bloomlock.catalog import delete_filter
-from bloomlock.errors import CapacityError, ClaimError, ConfigurationError
+from bloomlock.errors import (
+    CapacityError,
+    ClaimError,
+    ClaimLostError,
+    ConfigurationError,
+    FilterLostError,
+)
 
 NEW, SEEN, BUSY, FAILED = ClaimState
 ITEMS = [f"item {number}" for number in range(100)]
@@ -105,6 +111,16 @@ def test_delete_and_copy(clock, make):
     delete_filter("copy", client=clock.url)
     mine.delete()
     assert not clock.client.keys()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda mine: mine.rename("other"), lambda mine: mine.rebuild(["b"])]
+)
+def test_a_claim_of_before_a_rename_or_a_rebuild_cannot_be_committed(mine, change):
+    claim = mine.claim("a")
+    change(mine)
+    with pytest.raises((ClaimLostError, FilterLostError)):
+        claim.commit()
 
 
 def test_a_claim_that_is_not_new_ends_nothing(mine):

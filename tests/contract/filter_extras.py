@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 import redis
+from contract.backends import REFUSES
 from contract.needs import needs
 
 from bloomlock import BloomFilter, MemoryBloomFilter
@@ -248,7 +249,12 @@ class ExtrasContract:
         place.make("taken")
         with pytest.raises(ValueError, match="'taken' is taken"):
             made.rename("taken")
+        has_claims = "claims" not in REFUSES.get(self.backend, ())
+        if has_claims:
+            made.claim("claimed", renew=False)
         moved = made.rename("y")
+        if has_claims:
+            assert [claim.item for claim in moved.open_claims()] == ["claimed"]
         assert moved.exists_many([*ITEMS, "no"]) == [True] * 60 + [False]
         assert moved.add("later") is True
         assert place.other("y").exists("later")

@@ -1,9 +1,9 @@
 """The random model of filters: walks over all features, each answer held against plain sets.
 
 One step comes after the other, and the clocks of the server and of the clients stand still between
-them, so what is expected is exact: items and their epochs, claims and their leases, expiry, names,
-copies and files, refused writes, and the loss of all keys. Objects of different kinds share each
-filter. What a lost reply leaves unknown a fresh object is asked for at once.
+them, so what is expected is exact: items and their epochs, claims, expiry, names, copies and
+files, and the loss of all keys. Objects of different kinds share each filter. What a lost reply
+leaves unknown a fresh object is asked for at once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ import redis
 import redis.asyncio
 from contract.backends import Awaited
 from flat_options import given
-from near_cache_tools import Clock, is_kept
+from near_cache_tools import Clock
 from proxy import Proxy, deliver
 from window_clocks import BEGIN, SLICE, SLICES, WINDOW
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
 from bloomlock.errors import (
-    ClaimLostError,
     FilterLostError,
     FilterNotFoundError,
     OutcomeUnknownError,
@@ -40,14 +39,12 @@ if TYPE_CHECKING:
 
 NAMES = ("alpha", "beta", "gamma")
 ITEMS = [f"item {number}" for number in range(24)]
+UNDONE, LONGER = "claimed", 10**7
 OBJECTS = 3
 """Of each filter at most."""
 STALENESS = 30.0
 LATER = 10
 """Seconds after which further shards expire."""
-LEASES = (500.5, 20_000.5)
-REMEMBERED = 50_000
-"""Seconds for which it is certain that a takeover is remembered."""
 
 KINDS: dict[str, dict[str, Any]] = {
     "bitmap": {"capacity": 2000},
@@ -64,29 +61,6 @@ STRATEGIES = {
 MANY = ("add_many", "update", "exists_many")
 CALLS = ("add", *MANY, "discard")
 SCRIPT = "local new = {} for i = 1, #ARGV do new[i] = add(i) and 1 or 0 end return new"
-LOST = (FilterLostError, FilterNotFoundError)
-
-
-@dataclass(eq=False)
-class Held:
-    """A claim that the server has, or had.
-
-    Attributes:
-        model: Of the filter.
-        item: What was claimed.
-        until: When its lease is over.
-        is_offered: Whether it came from `claim_expired`.
-        is_back: Whether it was given back.
-        taken_at: When another worker took it over; None: none did.
-    """
-
-    claim: Any
-    model: Model
-    item: str
-    until: float
-    is_offered: bool = False
-    is_back: bool = False
-    taken_at: float | None = None
 
 
 @dataclass(eq=False)
@@ -95,13 +69,13 @@ class Model:
 
     Attributes:
         epochs: By item the epoch in which its bits were set last.
-        records: By item its claim.
+        is_claimed: Whether a worker has a claim of UNDONE, which it never ends.
         expires: When it goes; None: not by `expire`.
         before: The generations whose objects follow to this one.
     """
 
     epochs: dict[str, int] = field(default_factory=dict)
-    records: dict[str, Held] = field(default_factory=dict)
+    is_claimed: bool = False
     expires: float | None = None
     before: tuple[Model, ...] = ()
 
@@ -156,7 +130,6 @@ class Walk:
         self.shape = {"error_rate": 1e-9, "shards": self.chance.choice((1, 3))} | KINDS[kind]
         self.models: dict[str, Model] = {}
         self.handles: list[Handle] = []
-        self.held: list[Held] = []
         self.done: list[str] = []
         self.what: Counter[str] = Counter()
         # When the shards of a filter that expired are gone.
@@ -446,83 +419,17 @@ class Walk:
         for name in list(self.models):
             self.replace(name, None)
 
-    # -- claims ----------------------------------------------------------------------------------
-
     def claim(self, handle: Handle) -> None:
-        items = list(dict.fromkeys(self.some(4)))
-        lease = self.chance.choice(LEASES)
-        kept = [is_kept(handle.made, item) for item in items]
-        claims = handle.made.claim_many(items, ttl=lease, renew=False)
-        for item, is_near, claim in zip(items, kept, claims, strict=True):
-            assert claim.state is self.claimed(handle.model, item), item
-            record = handle.model.records.get(item)
-            is_over = record is not None and record.until <= self.now
-            if claim.state is ClaimState.SEEN and is_over and not is_near:
-                # The server finds out, when it is asked, that its work is done.
-                handle.model.records.pop(item).taken_at = self.now
-            if claim.state is ClaimState.NEW:
-                self.grant(handle.model, item, claim, lease)
-
-    def claimed(self, model: Model, item: str) -> ClaimState:
-        record = model.records.get(item)
-        if self.is_there(model, item):
-            return ClaimState.SEEN
-        if record is not None and not record.is_back and self.now < record.until:
-            return ClaimState.BUSY
-        return ClaimState.NEW
-
-    def grant(
-        self, model: Model, item: str, claim: Any, lease: float, *, is_offered: bool = False
-    ) -> None:
-        if item in model.records:
-            model.records[item].taken_at = self.now
-        model.records[item] = held = Held(claim, model, item, self.now + lease, is_offered)
-        self.held.append(held)
-
-    def end(self, _handle: Handle) -> None:
-        """Commit what a worker has claimed, or give it back."""
-        self.held = [
-            held
-            for held in self.held
-            if held.taken_at is None or self.now < held.taken_at + REMEMBERED
-        ]
-        if not self.held:
-            return
-        held = self.held.pop(self.chance.randrange(len(self.held)))
-        model, item = held.model, held.item
-        if model not in self.models.values() or held.taken_at is not None:
-            with pytest.raises((*LOST, ClaimLostError)):
-                held.claim.commit()
-            self.what["late commits"] += 1
-            return
-        assert model.records[item] is held
-        if self.chance.random() < 0.7:
-            held.claim.commit()
-            model.epochs[item] = self.epoch
-            del model.records[item]
-            self.what["commits"] += 1
-            return
-        offer = self.chance.choice((None, True, False))
-        held.claim.abandon(offer=offer)
-        if offer is False or (offer is None and not held.is_offered):
-            del model.records[item]
-        else:
-            held.is_back = True
-            held.until = self.now if offer else held.until
-
-    def expired(self, handle: Handle) -> None:
-        model = handle.model
-        over = {item for item, record in model.records.items() if record.until <= self.now}
-        claims: list[Any] = []
-        while more := handle.made.claim_expired(limit=1000, ttl=LEASES[0], renew=False):
-            claims += more
-        expected = {item for item in over if not self.is_there(model, item)}
-        assert {claim.item for claim in claims} == expected, (claims, model.records)
-        for item in over - expected:
-            model.records.pop(item).taken_at = self.now
-        for claim in claims:
-            self.grant(model, claim.item, claim, LEASES[0], is_offered=True)
-        self.what["offered"] += len(claims)
+        """Claim an item and commit it, and maybe one that nobody commits."""
+        item = self.chance.choice(ITEMS)
+        is_there = self.is_there(handle.model, item)
+        with handle.made.claim(item, renew=False) as claim:
+            assert claim.state is (ClaimState.SEEN if is_there else ClaimState.NEW), item
+        if not is_there:
+            handle.model.epochs[item] = self.epoch
+        if self.chance.random() < 0.3:
+            assert handle.made.claim(UNDONE, LONGER, renew=False).state is not ClaimState.SEEN
+            handle.model.is_claimed = True
 
     # -- steps on filters ------------------------------------------------------------------------
 
@@ -605,12 +512,7 @@ class Walk:
         handle.made.rename(name)
         del self.models[handle.name]
         # A generation of its own: renamed back, it is lost to the objects of before.
-        self.replace(name, Model(model.epochs, model.records, model.expires))
-        # What its workers had they can end no more.
-        for held in [held for held in self.held if held.model is model]:
-            self.held.remove(held)
-            with pytest.raises((*LOST, ClaimLostError)):
-                held.claim.commit()
+        self.replace(name, Model(model.epochs, model.is_claimed, model.expires))
 
     def rebuild(self, handle: Handle) -> None:
         model = handle.model
@@ -635,16 +537,15 @@ class Walk:
                 items = [*ITEMS, "never"]
                 found = dict(zip(items, made.exists_many(items), strict=True))
                 assert found == dict(zip(items, self.there(model, items), strict=True)), name
-                opened = {claim.item for claim in made.open_claims()}
-                records = {i for i in model.records if not self.is_there(model, i)}
-                assert {i for i in opened if not self.is_there(model, i)} == records, name
+                opened = [claim.item for claim in made.open_claims()]
+                assert opened == [UNDONE] * model.is_claimed, name
 
     def look_at_keys(self) -> None:
         """Compare the time-outs of all keys with that of their filter."""
         for key in self.client.scan_iter("bloomlock:*"):
             name = next(name for name in NAMES if name in key.decode())
             left_ms, model = self.client.pttl(key), self.models.get(name)
-            if any(part in key for part in (b":wipe", b":mask", b":fence")) or left_ms == -2:
+            if key.endswith(b":fence") or left_ms == -2:
                 continue
             if model is None:
                 until = self.left_until.get(name, -math.inf)
@@ -679,9 +580,7 @@ class Walk:
             handle = self.pick()
             act = self.chance.choice(seldom if self.chance.random() < 0.15 else often)
             self.done.append(f"{act.__name__} {handle.name} {handle.options}")
-            if act in (self.later, self.end, self.flush) or (
-                self.may(act, handle) and self.use(handle)
-            ):
+            if act in (self.later, self.flush) or (self.may(act, handle) and self.use(handle)):
                 if act in makes_nothing:
                     handle.made.exists("never")
                 act(handle)
@@ -701,18 +600,14 @@ class Walk:
         often += [self.later] * 8 * (self.kind == "window")
         if self.kind == "plain":
             return often, [*seldom, self.unite, self.unite]
-        often += [
-            self.script, self.discard, self.discard, self.claim, self.end, self.expired,
-        ]  # fmt: skip
+        often += [self.script, self.discard, self.discard, self.claim]
         return often, [*seldom, self.rebuild]
 
     def may(self, act: Callable[[Handle], None], handle: Handle) -> bool:
         """Return whether an object can do a step in which it is used."""
-        if act in (self.claim, self.expired, self.lose_reply):
-            return not handle.is_async
-        if act == self.lose_reply and handle.options["strategy"] == "lock":
+        if act == self.lose_reply:
             # A lock whose holder was cut off is in the way for the rest of its lease.
-            return False
+            return not handle.is_async and handle.options["strategy"] != "lock"
         if act == self.unite:
             return not handle.is_async and handle.options["strategy"] in STRATEGIES["bitmap"]
         if act in (self.copy, self.rename):
