@@ -144,5 +144,5 @@ def _versions(found: dict[str, results.Result]) -> str:
         versions = dict(result["versions"])
         words = [versions["server"], versions["python"]]
         words += [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
-        lines.append(f"With {', '.join(words)}.\n")
+        lines.append(f"Measured with {', '.join(words)}.\n")
     return "\n".join(dict.fromkeys(lines))
