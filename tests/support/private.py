@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 START_SECONDS = 15.0
-STOP_SECONDS = 5.0
 PORTS, WORKERS = 340, 8
 """Ports of each worker of a test run, and how many workers have ports of their own."""
 
@@ -46,23 +43,20 @@ class PrivateServer:
         port: int | None = None,
         config: Mapping[str, str | int | bool | Sequence[str]] | None = None,
     ) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: ProcessGuard | None = None
-        self._owner = os.getpid()
         # A socket has no room for a long TMPDIR.
-        self.directory = Path(tempfile.mkdtemp(prefix="bloomlock-", dir="/tmp"))
-        atexit.register(self.close)
-        self.socket_path = self.directory / "server.sock"
-        self.url = f"unix://{quote(str(self.socket_path))}?db=0"
+        self._directory = Path(tempfile.mkdtemp(prefix="bloomlock-", dir="/tmp"))
+        self._socket = self._directory / "server.sock"
+        self.url = f"unix://{quote(str(self._socket))}?db=0"
         self.port = low_port() if port == 0 else port
         self.tcp_url = f"redis://127.0.0.1:{self.port}/0"
+        self.running = False
         directives = {
             "save": "",
             "appendonly": False,
             "bind": "127.0.0.1",
             **(config or {}),
-            "dir": str(self.directory),
-            "unixsocket": str(self.socket_path),
+            "dir": str(self._directory),
+            "unixsocket": str(self._socket),
             "unixsocketperm": "700",
             "port": self.port or 0,
         }
@@ -76,67 +70,44 @@ class PrivateServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        if self._process is None or not self.running:
-            raise RuntimeError("the private server is not running")
-        return self._process.pid
+        self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def start(self) -> None:
         if self.running:
             return
+        # It ends the server when this process is gone.
         self._guard = ProcessGuard()
-        try:
-            with (self.directory / "server.log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=self.directory,
-                    # Ctrl-C is for this process, which then ends the server in its own time.
-                    start_new_session=True,
-                    umask=0o077,
-                )
-            self._guard.watch(self._process.pid)
-            self._wait_ready()
-        except BaseException:
-            self.close()
-            raise
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
+        with (self._directory / "server.log").open("ab") as log:
+            # Ctrl-C is for this process, which then ends the server in its own time.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=self._directory, start_new_session=True, umask=0o077,
+            )  # fmt: skip
+        self.pid, self.running = self._process.pid, True
+        self._guard.watch(self.pid)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                log_text = (self._directory / "server.log").read_text(errors="replace")[-1000:]
+                self.__exit__()
+                raise RuntimeError(f"{self._command[0]} does not start: {log_text}")
+            time.sleep(0.005)
 
     def kill(self) -> None:
         """End the server at once, as a crash would; keep its directory."""
-        self._end(signal.SIGKILL)
+        if self.running:
+            self.running = False
+            self._process.kill()
+            self._guard.dismiss()
+            self._process.wait()
 
     def restart(self) -> None:
-        self.stop()
+        self.kill()
         self.start()
 
-    def close(self) -> None:
-        if self._owner == os.getpid():  # a fork must not end the server of its parent
-            atexit.unregister(self.close)
-            self.kill()
-            shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if not self.running or time.monotonic() > deadline:
-                log = (self.directory / "server.log").read_text(errors="replace")[-1000:]
-                raise RuntimeError(f"{self._command[0]} does not start: {log}")
-            time.sleep(0.005)
-
     def _answers(self) -> bool:
-        path = str(self.socket_path)
+        path = str(self._socket)
         with redis.Redis(unix_socket_path=path, socket_timeout=1.0, retry=None) as client:
             try:
                 return bool(client.ping())
@@ -146,18 +117,6 @@ class PrivateServer:
                 return True  # it wants a password
             except redis.RedisError:
                 return False
-
-    def _end(self, number: signal.Signals) -> None:
-        if self._process is not None and self.running:
-            self._process.send_signal(number)
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._guard is not None:
-            self._guard.dismiss()
-            self._guard = None
 
 
 def _word(value: object) -> str:
