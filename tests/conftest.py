@@ -232,9 +232,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
 @pytest.fixture
 def clock(stopped: Callable[..., Stopped], monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clocks of such a server and of all clients here."""
-    made = Clock(*stopped())
-    made.rule(monkeypatch)
-    return made
+    return Clock(monkeypatch, stopped())
 
 
 @pytest.fixture

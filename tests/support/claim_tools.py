@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from bloomlock.runtime.clock import boot_clock
+from hand_clock import HandClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pytest
     import redis
+    from moved_clock import Stopped
 
 BEGIN = 2_000_000_000
 """The first second of a server's clock."""
 
 
-class Clock:
+class Clock(HandClock):
     """The clock of a server, which stands still, and that of the clients in this process.
 
     Attributes:
         url: Of the server.
         client: Of the server.
         now: Seconds by the server's clock.
-        ahead: Seconds by which the clients' clock is ahead of the true one.
     """
 
-    def __init__(self, client: redis.Redis, stop_at: Callable[[int], None], url: str) -> None:
-        self.client, self.url = client, url
-        self.now, self.ahead = BEGIN, 0.0
-        self._stop_at = stop_at
-        stop_at(self.now)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stopped: Stopped) -> None:
+        super().__init__(monkeypatch)
+        self.client, self._stop_at, self.url = stopped
+        self.now = BEGIN
+        self._stop_at(self.now)
 
     def go_on(self, seconds: int) -> None:
         """Let time pass for the server and for the clients.
@@ -40,17 +37,7 @@ class Clock:
         """
         self.now += seconds
         self._stop_at(self.now)
-        self.ahead += seconds
-
-    def rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let all of bloomlock go by this clock."""
-
-        def ahead() -> float:
-            return boot_clock() + self.ahead
-
-        for name, module in list(sys.modules.items()):
-            if name.startswith("bloomlock") and vars(module).get("boot_clock") is boot_clock:
-                monkeypatch.setattr(module, "boot_clock", ahead)
+        self.advance(seconds)
 
 
 def script_calls(client: redis.Redis) -> int:
