@@ -21,16 +21,29 @@ def test_exactly_the_capacity_fits(r):
         assert len(made) == pytest.approx(capacity, rel=0.02, abs=2)
 
 
-@pytest.mark.parametrize("options", [{"on_full": "raise"}, {"on_full": Growth(4, 20_000)}])
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_part_of_the_bitmap_speaks_for_the_whole(r, monkeypatch, options, shards):
-    monkeypatch.setattr(fill, "SAMPLE_BYTES", 1024)
-    made = BloomFilter("x", 20_000, 1e-6, client=r, shards=shards, **options)
-    items = [str(number) for number in range(60_000)]
-    assert made.add_many(items[:20_000]) == [True] * 20_000
+@pytest.mark.parametrize(
+    ("on_full", "shards", "capacity", "sample"),
+    [("raise", 1, 20_000, 1024), ("grow", 1, 20_000, 1024), ("raise", 3, 50_000, 2**18)],
+)
+def test_a_part_of_the_bitmap_speaks_for_the_whole(
+    r, monkeypatch, on_full, shards, capacity, sample
+):
+    monkeypatch.setattr(fill, "SAMPLE_BYTES", sample)
+    on_full = Growth(up_to=capacity) if on_full == "grow" else on_full
+    made = BloomFilter("x", capacity, 1e-6, client=r, shards=shards, on_full=on_full)
+    items = [str(number) for number in range(2 * capacity)]
+    assert made.add_many(items[:capacity]) == [True] * capacity
     with pytest.raises(CapacityError):
         made.update(items)
-    assert 20_000 <= len(made) <= 30_000
+    assert capacity <= len(made) <= 1.5 * capacity
+
+
+def test_what_was_discarded_takes_room(r):
+    made = BloomFilter("x", 500, 1e-6, client=r, on_full="raise")
+    made.update(map(str, range(500)))
+    assert made.discard_many(map(str, range(250))) == [True] * 250
+    with pytest.raises(CapacityError):
+        made.update(f"new {number}" for number in range(200))
 
 
 def test_few_items_over_many_shards_fit(r):
