@@ -52,9 +52,6 @@ class Slice(NamedTuple):
 
     Attributes:
         first: Its first bit in the string.
-        bits: Bits in each shard, m.
-        num_hashes: Bits of an item, k.
-        error_rate: Its part of the rate.
         capacity: Items that it is for, in all shards.
         room: Items of one shard that keep its rate; the next slice is added before.
     """

@@ -25,7 +25,6 @@ from bloomlock.descriptor import (
 )
 from bloomlock.descriptor import IMPORT as IMPORTED
 from bloomlock.effects import Call, ConnectionLost
-from bloomlock.errors import FilterLostError
 from bloomlock.sizing import FIRST_BYTE
 from bloomlock.slices import slices_in
 from bloomlock.strategies.base import header_command, start_command
@@ -187,10 +186,7 @@ def export_file(
 
         with closing(writer):
             if not (yield from source.pour(write, progress)):
-                state.forget()
-                raise FilterLostError(
-                    f"filter {state.keys.name!r} was cleared, replaced or lost during {EXPORT}"
-                )
+                raise state.lost_during(EXPORT)
             yield Call(writer.finish)
         return True
 

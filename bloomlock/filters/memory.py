@@ -232,13 +232,6 @@ class MemoryBloomFilter(Parameters, LockOwner):
                 fail_after_adding(added, error)
             added += len(taken)
 
-    def __ior__(self, other: MemoryBloomFilter) -> Self:
-        """Add everything that the other filter holds, as `update`."""
-        if not isinstance(other, MemoryBloomFilter):
-            return NotImplemented
-        self.update(other)
-        return self
-
     def copy(self) -> Self:
         """Return a copy."""
         images = [image.copy() for image in self.images()]

@@ -157,12 +157,12 @@ class _Rebuild:
             if stored is not None and (stored.generation, stored.state) == (generation, CLOSED):
                 return stored  # by a try whose reply was lost
             if stored is None or stored.state != READY or stored.header != self._header:
-                raise self._lost()
+                raise self._state.lost_during(REBUILD)
             return (yield from switch.close(keys, stored, generation))
 
         self._closed = yield from switch.retried(keys, step)
         if not (yield from switch.close_shards(keys, self._closed)):
-            raise self._lost()
+            raise self._state.lost_during(REBUILD)
 
     def finish(self) -> Core[None]:
         """Put the new generation in the place of the closed filter."""
@@ -186,9 +186,3 @@ class _Rebuild:
         if self._closed is not None:
             keys, closed = self._state.keys, self._closed
             yield from switch.retried(keys, lambda: switch.reopen(keys, closed))
-
-    def _lost(self) -> FilterLostError:
-        self._state.forget()
-        return FilterLostError(
-            f"filter {self._state.keys.name!r} was cleared, replaced or lost during the rebuild"
-        )

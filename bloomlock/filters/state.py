@@ -321,6 +321,12 @@ class FilterState(LockOwner):
         self.forget()
         return True
 
+    def lost_during(self, what: str) -> FilterLostError:
+        self.forget()
+        return FilterLostError(
+            f"filter {self.keys.name!r} was cleared, replaced or lost during {what}"
+        )
+
     def current(self) -> Core[View]:
         """Return the view to work with, attaching at the first use."""
         if self.lost is not None:
