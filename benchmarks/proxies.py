@@ -126,16 +126,11 @@ class LossProxy:
     It looks at whole exchanges: all commands the client has sent, then all replies to them. Every
     second loss happens before the commands reach the server, the others after they were applied.
     The client cannot know which. It is threads of this process, and a context manager.
-
-    Attributes:
-        losing: Whether replies are lost; False at first.
-        taken: Exchanges, as bytes and number of replies.
-        lost: Exchanges lost before the server saw them, and after it carried them out.
     """
 
     def __init__(self, url: str, share: float = 0.0) -> None:
-        self.losing = False
-        self.taken: list[tuple[bytes, int]] = []
+        self.losing = False  # from when replies are lost
+        self.taken: list[tuple[bytes, int]] = []  # exchanges, as bytes and number of replies
         self.lost = {"before": 0, "after": 0}
         self._server = url
         self._share = share

@@ -72,25 +72,10 @@ def fills(bench: Bench) -> Iterator[Row]:
             client.flushall()
 
 
+BITS = (Column("bits/item", "bits"), Column("bytes/item", "bytes"), Column("/ the least", "over"))
+ERRORS = (Column("false positives", "errors"), Column("denied", "denied"))
 SUITE = Suite(
     "memory",
     "bits for each item, and false positives by fill",
-    (
-        Part(
-            "bits",
-            bits,
-            (
-                Column("bits/item", "bits"),
-                Column("bytes/item", "bytes"),
-                Column("/ the least", "over"),
-            ),
-            "bits",
-        ),
-        Part(
-            "fills",
-            fills,
-            (Column("false positives", "errors"), Column("denied", "denied")),
-            "errors",
-        ),
-    ),
+    (Part("bits", bits, BITS, "bits"), Part("fills", fills, ERRORS, "errors")),
 )

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         die(signal.SIGPIPE)
     except Stopped as stopped:
-        die(stopped.signal)
+        die(stopped.args[0])
     except Exception as error:
         if (message := message_of(error)) is None:
             raise

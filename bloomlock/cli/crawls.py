@@ -278,10 +278,7 @@ def connected(url: str | None, name: str = "--url") -> Iterator[tuple[Any, str]]
 
 
 def redis_set(client: Any, url: str, name: str) -> tuple[str, int, Iterator[bytes]]:
-    """Return a title of the set of scrapy-redis, about how many it holds, and what it holds.
-
-    It may grow while it is read.
-    """
+    """Return what to call the set of scrapy-redis, about how many it holds, and what it holds."""
     place, key = hide_secret(url), os.fsencode(name)
     title = f"the set {name!r} at {place}"
     if client.type(key) != b"set":

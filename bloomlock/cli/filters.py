@@ -199,11 +199,10 @@ def create_command(name: str, **given: Any) -> None:
     It may exist already, with the same parameters; it keeps its items then.
     """
     with options.create(name, **given) as bloom:
-        shards = "1 shard" if bloom.shards == 1 else f"{bloom.shards} shards"
+        memory = output.size_text(bloom.num_bits // 8)
         click.echo(
             f"{output.shown(name)}: {bloom.capacity} items at {bloom.error_rate:g}, "
-            f"{bloom.num_hashes} hash functions, {output.size_text(bloom.num_bits // 8)} of memory "
-            f"in {shards}"
+            f"{bloom.num_hashes} hash functions, {memory} of memory, shards: {bloom.shards}"
         )
 
 

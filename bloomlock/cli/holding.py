@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from redis.exceptions import RedisError
 
-from bloomlock import AsyncBloomFilter, AsyncFairLock, AsyncLock, AsyncReadWriteLock, ClaimState
+from bloomlock import AsyncBloomFilter, AsyncLock, AsyncReadWriteLock, ClaimState
 from bloomlock.errors import ClaimError, FilterMismatchError, LockNotOwnedError
 from bloomlock.server import ProcessGuard
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from .options import F
 
-FENCE = "BLOOMLOCK_FENCE"
 # As of flock(1), ssh(1) and the like: in `bloomlock lock logs grep -n error` the -n is grep's.
 _OPTIONS_FIRST = {"allow_interspersed_args": False}
 _STATUS = click.IntRange(0, 255)
@@ -59,24 +58,20 @@ def _holding_options(default_lease: float, default_wait: str) -> Callable[[F], F
 @options.name_argument
 @_command_argument
 @click.option("-n", "--nonblock", is_flag=True, help="Do not wait: --wait 0.")
-@click.option("--fair", is_flag=True, help="Strictly in the order of asking.")
 @click.option("-s", "--shared", is_flag=True, help="Together with others that say --shared.")
 @_holding_options(30.0, "for ever")
 def lock_command(
-    name: str, *, nonblock: bool, fair: bool, shared: bool, wait: float | None, **given: Any
+    name: str, *, nonblock: bool, shared: bool, wait: float | None, **given: Any
 ) -> int:
     """Run COMMAND while holding the lock NAME, as flock(1), across machines.
 
     If the lock is lost, or bloomlock is killed, COMMAND is ended. The exit status
     is that of COMMAND, else see `bloomlock -h`.
     """
-    if shared and fair:
-        raise click.UsageError("--fair and --shared do not go together")
     busy, where = given.pop("busy"), (name, given.pop("client"), given["lease"])
 
     async def hold(running: Command) -> int:
-        kind = AsyncFairLock if fair else AsyncLock
-        lock = AsyncReadWriteLock(*where).read if shared else kind(*where)
+        lock = AsyncReadWriteLock(*where).read if shared else AsyncLock(*where)
         try:
             if not await lock.acquire(timeout=0.0 if nonblock else wait):
                 return int(busy)
@@ -222,7 +217,7 @@ class Command:
             # Not by asyncio: a signal that comes while it starts would not find it.
             self._process = process = subprocess.Popen(  # noqa: ASYNC220, S603 - as said; it is to
                 self._words,
-                env={**os.environ, FENCE: str(fence)},
+                env={**os.environ, "BLOOMLOCK_FENCE": str(fence)},
                 # What the caller opened for it (`3< file`, `<(...)`) is for it.
                 close_fds=False,
                 process_group=0 if self._has_group else None,

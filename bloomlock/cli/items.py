@@ -7,7 +7,6 @@ marks an item and the moment its line is written, signals are only noted.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import stat
@@ -122,28 +121,24 @@ def discard(bloom: Any, lines: Sequence[bytes], new: Answers) -> None:
     new += [bloom.discard(lines[0])] if len(lines) == 1 else bloom.discard_many(lines)
 
 
-def count_lines(names: Iterable[str]) -> int | None:
+def count_lines(names: Sequence[str]) -> int | None:
     """Refuse a file that cannot be read; return how many lines all hold at most.
 
     That is unknown if one is a pipe or the like.
     """
-    lines, is_known = 0, True
-    for name in names:
-        # Opening a named pipe can be felt at its other end.
-        if Path(name).is_fifo():
-            is_known = False
-            continue
+    lines, files = 0, 0
+    # Opening a named pipe can be felt at its other end.
+    for name in [name for name in names if not Path(name).is_fifo()]:
         with _opened(name) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                is_known = False
                 continue
             # Standard input may be a file of which another process has read a part.
             start = os.lseek(descriptor, 0, os.SEEK_CUR)
             while block := os.read(descriptor, BLOCK_BYTES):
                 lines += block.count(b"\n")
             os.lseek(descriptor, start, os.SEEK_SET)
-            lines += 1
-    return lines if is_known else None
+            lines, files = lines + 1, files + 1
+    return lines if files == len(names) else None
 
 
 def read_lines(names: Iterable[str], check: Callable[[], None], most: int) -> Iterator[list[bytes]]:
@@ -154,7 +149,6 @@ def read_lines(names: Iterable[str], check: Callable[[], None], most: int) -> It
     """
     size = FIRST_LINES
     for name in names:
-        # What the consumer of a batch raises is no error of the file, and does not come here.
         with _opened(name) as descriptor:
             rest = bytearray()
             while block := _read_block(descriptor, check, most * LINE_BYTES):
@@ -188,15 +182,11 @@ def _read_block(descriptor: int, check: Callable[[], None], size: int) -> bytes:
 
 @contextmanager
 def _opened(name: str) -> Iterator[int]:
-    try:
-        if name == STDIN:
-            yield opened(sys.stdin, "standard input").fileno()
-        else:
-            with open(name, "rb", buffering=0) as file:  # noqa: PTH123 - the name may be any bytes
-                yield file.fileno()
-    except OSError as error:
-        called = "standard input" if name == STDIN else name
-        raise Failure(f"cannot read {called}: {error.strerror}") from error
+    if name == STDIN:
+        yield opened(sys.stdin, "standard input").fileno()
+    else:
+        with open(name, "rb", buffering=0) as file:  # noqa: PTH123 - the name may be any bytes
+            yield file.fileno()
 
 
 def check_reader(descriptor: int) -> None:
@@ -207,7 +197,7 @@ def check_reader(descriptor: int) -> None:
     poll = select.poll()
     poll.register(descriptor, 0)
     if any(event & _FILE_GONE for _, event in poll.poll(0)):
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        raise BrokenPipeError
 
 
 def write_lines(descriptor: int, lines: Sequence[bytes]) -> None:

@@ -81,7 +81,6 @@ optimize_option = value_option(
     what="memory, balanced or speed.  [default: balanced]",
 )
 window_option = time_option("--window", what="Forget an item after TIME, as 7d or 12h.")
-_capacity = f"Different items it has room for.  [default: {DEFAULT_CAPACITY}]"
 
 
 def several(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -98,7 +97,7 @@ def several(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 where_options = several(url_option, key_option)
 """Of a filter that is there; `open_as_it_is` takes them."""
 creation_options = several(
-    value_option("--capacity", kind=count, what=_capacity),
+    value_option("--capacity", kind=count, what=f"Different items.  [default: {DEFAULT_CAPACITY}]"),
     error_rate_option,
     optimize_option,
     window_option,

@@ -44,11 +44,7 @@ class Failure(click.ClickException):
 
 
 class Stopped(BaseException):
-    """A signal asked this process to end; not an error, and nothing that catches errors sees it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.signal = number
+    """A signal, its argument, asked this process to end; nothing that catches errors sees it."""
 
 
 def noted_signals() -> Callable[..., None]:
@@ -144,11 +140,11 @@ def sentence(message: str) -> str:
 
 def print_json(value: object) -> None:
     """Write JSON; items are texts there, and times are seconds."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
 
-    def form(one: object) -> object:
-        return one.total_seconds() if isinstance(one, timedelta) else text_of(one)
 
-    click.echo(json.dumps(value, indent=2, default=form))
+def _plain(one: object) -> object:
+    return one.total_seconds() if isinstance(one, timedelta) else text_of(one)
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

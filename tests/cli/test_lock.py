@@ -43,7 +43,7 @@ def test_the_ends_of_the_command_are_ours(run, name, valkey):
     assert (done.returncode, done.stdout, done.stderr) == (0, b"from seven\n", b"")
 
 
-@pytest.mark.parametrize("kind", [[], ["--fair"], ["--shared"]])
+@pytest.mark.parametrize("kind", [[], ["--shared"]])
 def test_the_command_finds_a_fence_that_rises(run, name, kind):
     code = 'echo "$BLOOMLOCK_FENCE"'
     fences = [int(run("lock", *kind, name, "sh", "-c", code).stdout) for _ in range(3)]
@@ -78,7 +78,7 @@ def test_the_lock_is_given_back_after_a_command_that_fails(run, refuse, name, tm
 
 
 @pytest.mark.parametrize(
-    ("words", "kind"), [(["-n"], []), (["--wait", "0"], ["--fair"]), (["-w", "0.1"], ["--shared"])]
+    ("words", "kind"), [(["-n"], []), (["--wait", "0"], []), (["-w", "0.1"], ["--shared"])]
 )
 def test_a_lock_that_is_not_to_be_had(run, name, valkey, waiting, words, kind):
     with Lock(name, valkey):
