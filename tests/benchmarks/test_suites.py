@@ -13,9 +13,8 @@ import pytest
 from click.testing import CliRunner
 from private import PrivateServer
 
-from benchmarks import engine, jobs, page, proxies, results, tables
+from benchmarks import engine, page, proxies, results, tables
 from benchmarks.__main__ import main
-from benchmarks.jobs import WARM_UP, items
 from benchmarks.place import Meter, connect
 from benchmarks.proxies import LossProxy
 from benchmarks.suites import SUITES
@@ -230,17 +229,6 @@ def test_ratios_are_of_one_repetition_over_the_base():
 
 def test_every_suite_has_results():
     assert results.load().keys() == SUITES.keys()
-
-
-def test_a_timed_job_clears_and_warms_up_before():
-    calls = []
-    contender = SimpleNamespace(add=calls.append, clear=calls.clear)
-    job = jobs.Timed("add", (("a", 3),), fresh=True)
-    calls.append("from before")
-    work = job.prepare(contender)
-    assert len(calls) == WARM_UP[1]
-    assert work()["yes"] == 0
-    assert calls[WARM_UP[1] :] == items("a", 3)
 
 
 @pytest.mark.parametrize("name", ["plots", "suites.locks", "tables", "jobs"])

@@ -34,12 +34,6 @@ def place(request, name):
     return ("--name", name) if request.param else ()
 
 
-def test_seen_is_the_rest(run, place):
-    text = b"a\nb\na\nc\nb\na\n"
-    assert run("dedup", "--seen", *place, given=text) == (0, b"a\nb\na\n", b"")
-    assert run("dedup", *place, given=b"") == (0, b"", b"")
-
-
 def test_bytes_pass_untouched(run, place):
     lines = [bytes([byte]) * 3 for byte in range(256) if byte != ord("\n")]
     lines += [b"\xff\xfe\x00", b"a\r", b"a", b" a", b"a ", "é".encode(), b"e\xcc\x81"]
@@ -110,15 +104,6 @@ def test_a_full_throw_away_filter_stops(run):
     written = done.stdout.split()
     assert 1000 <= len(written) < 5000
     assert set(written) <= set(lines)
-
-
-def test_a_full_shared_filter_warns(run, name):
-    text = b"".join(b"%d\n" % i for i in range(1500))
-    done = run("dedup", "--name", name, "--capacity", "1000", given=text)
-    assert done.returncode == 0
-    warnings = done.stderr.decode().splitlines()
-    assert warnings
-    assert all(line.startswith(f"bloomlock: filter '{name}' is ") for line in warnings)
 
 
 @pytest.mark.parametrize(("given", "room"), [(["-"], 1_000_000), ([], 1_200_001)])
