@@ -50,6 +50,17 @@ class RecentFingerprints(dict[bytes, None]):
             del self[next(iter(self))]
 
 
+class RecentCounts(dict[bytes, int]):
+    """How often fingerprints were met before; the oldest are forgotten."""
+
+    def count(self, fingerprint: bytes) -> int:
+        before = self.pop(fingerprint, 0)
+        self[fingerprint] = before + 1
+        if len(self) > MOST_RECENT:
+            del self[next(iter(self))]
+        return before
+
+
 class ScrapyRedisFingerprinter:
     """Takes the fingerprints of the duplicates filter of scrapy-redis 0.8 and later.
 

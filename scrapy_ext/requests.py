@@ -14,7 +14,7 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 from scrapy_ext.crawl_state import Mode, Push, is_start_request
-from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
+from scrapy_ext.fingerprints import Fingerprints, RecentCounts, RecentFingerprints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -268,6 +268,7 @@ class PushMaker:
         self._crawler = crawler
         self._pages = pages
         self._count: Any = crawler.stats.inc_value
+        self._starts = RecentCounts()
         self._logged: set[str] = set()
 
     def is_known(self, request: Request) -> bool:
@@ -287,8 +288,10 @@ class PushMaker:
         """Return what queues a request; what has no form in the queue stays in this process."""
         mode, fingerprint = self.mode_of(request), self.fingerprints.of(request)
         if request.dont_filter and is_start_request(request):
-            # Each process makes these, and one queues them.
-            mode, fingerprint = "n", b"start:" + fingerprint
+            # Each process makes these, and one queues them. Of equal ones, which may differ in
+            # what no fingerprint has, as cookies, the first of each process is one, and so on.
+            number = 0 if is_again else self._starts.count(fingerprint)
+            mode, fingerprint = "n", b"start:%d:%b" % (number, fingerprint)
         # `meta` may name a slot by what is no text.
         host = str(self._crawler.engine.downloader.get_slot_key(request))
         try:

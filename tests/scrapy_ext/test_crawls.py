@@ -132,6 +132,19 @@ def test_processes_share_a_crawl(crawls: Runner, site: Site, graph: Counter[str]
     assert sum(len(one.lines("Joins ")) for one in done) == 2
 
 
+def test_equal_start_requests_are_fetched_once_each_whoever_makes_them(
+    crawls: Runner, site: Site
+) -> None:
+    all_there = threading.Event()
+    site.links = lambda _: ()
+    site.on_request = lambda _: all_there.wait(PATIENCE)
+    both = [crawls.start(spider="LoginSpider") for _ in range(2)]
+    wait_until(lambda: crawls.noted("open").total() == 2, PATIENCE)
+    all_there.set()
+    assert [process.finish().reason for process in both] == ["finished"] * 2
+    assert site.requested == ["/0"] * 2
+
+
 def test_crawlers_of_one_process_share_by_name_like_processes(crawls: Runner, site: Site) -> None:
     pages = Counter([*site.paths, "/0"])
     assert crawls.run(arguments={"category": "1"}, names=("spider", "spider")).pages == pages

@@ -234,6 +234,14 @@ class MixedSpider(LinkSpider):
         FETCHED.append(path_of(response.url))
 
 
+class LoginSpider(LinkSpider):
+    """Begins at one page once for each of two cookie jars."""
+
+    async def start(self):
+        for jar in (1, 2):
+            yield Request(*self.start_urls, dont_filter=True, meta={"cookiejar": jar})
+
+
 class FeedSpider(RedisMixin, LinkSpider):
     """Reads where to start from Redis."""
 
