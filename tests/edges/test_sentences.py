@@ -56,14 +56,14 @@ def secured(request):
 
 @contextlib.contextmanager
 def port_of(answer):
-    """The port of what answers that to whatever it is told, and closes."""
+    """The port of what answers that to whatever it is told, and closes; None: it stays silent."""
 
     def serve():
         with contextlib.suppress(OSError):
             while True:
                 with listener.accept()[0] as near:
                     near.recv(1000)
-                    near.sendall(answer)
+                    near.recv(1000) if answer is None else near.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()
@@ -92,6 +92,9 @@ def test_what_is_no_server_says_what_it_may_be(valkey, use, monkeypatch):
     monkeypatch.setattr(clients, "CONNECT_TIMEOUT", 0.3)
     with port_of(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         fails("what answers there is a web server", use, f"redis://127.0.0.1:{port}")
+    for answer in (b"\0\1\2\3", None):
+        with port_of(answer) as port:
+            fails("no Redis server answers at redis:", use, f"redis://127.0.0.1:{port}")
     with port_of(b"") as port:
         fails("speaks TLS, write rediss://", use, f"redis://127.0.0.1:{port}")
         fails("speaks no TLS, write redis://", use, f"rediss://127.0.0.1:{port}")

@@ -1,10 +1,9 @@
-"""A server that is not there, or is none: one sentence, and no secret in it."""
+"""A server that is not there: one sentence, and no secret in it."""
 
 from __future__ import annotations
 
 import importlib.util
 import socket
-import threading
 from contextlib import closing
 
 import pytest
@@ -13,7 +12,6 @@ import redis.asyncio
 
 from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.runtime import clients
 from bloomlock.runtime.background import GRACE_SECONDS
 
 
@@ -44,33 +42,6 @@ def test_nobody_listens():
         port = taken.getsockname()[1]
         is_refused(f"redis://:secret@127.0.0.1:{port}/0", r"redis://\*\*\*@127\.0\.0\.1")
     is_refused("unix:///nowhere/at/all.sock", "no Redis server answers at unix:")
-
-
-@pytest.mark.parametrize(
-    "greeting", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\1\2\3", b""], ids=str
-)
-def test_somebody_else_listens(monkeypatch, greeting):
-    is_over, was_silent = threading.Event(), []
-
-    def serve(listener):
-        with closing(listener.accept()[0]) as near:
-            near.recv(1000)
-            if greeting is None:
-                was_silent.append(is_over.wait(60))
-            elif greeting:
-                near.sendall(greeting)
-
-    if greeting is None:
-        monkeypatch.setattr(clients, "CONNECT_TIMEOUT", 0.2)
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
-        thread.start()
-        port = listener.getsockname()[1]
-        is_refused(f"redis://127.0.0.1:{port}/0", "no Redis server answers at redis:")
-        is_over.set()
-        thread.join(60)
-    if greeting is None:
-        assert was_silent == [True], "the client waits no longer than its time-out"
 
 
 def test_the_environment_names_the_server(valkey, monkeypatch):

@@ -21,9 +21,8 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 from servers import wait_until
 
-from bloomlock import AsyncFairLock, AsyncLock, Lock
+from bloomlock import AsyncLock, Lock
 from bloomlock.errors import LockLostError
-from bloomlock.keys import LockKeys
 
 NAMES = [f"job {number}" for number in range(12)]
 
@@ -112,42 +111,6 @@ def test_cluster(nodes, port, clock, is_async):
         holder(locks[0].close)
         for person in (holder, *people):
             person.end()
-
-
-def test_a_waiter_that_listens_at_another_server_of_a_cluster_keeps_its_turn(nodes, port):
-    """All tasks of a client listen at one server, whichever has the lock."""
-    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)]) as cluster:
-        names = {cluster.get_node_from_key(LockKeys.of(name).lock).name: name for name in NAMES}
-    (elsewhere, name, _), got = names.values(), []
-
-    async def hold(lock):
-        async with lock:
-            got.append(lock)
-
-    async def wait(client, name):
-        before = waiting(nodes)
-        lock = AsyncFairLock(name, client)
-        task = asyncio.create_task(hold(lock))
-        await happened(lambda: waiting(nodes) > before)
-        return lock, task
-
-    async def run():
-        async with contextlib.AsyncExitStack() as stack:
-            clients = [redis.asyncio.RedisCluster(host="127.0.0.1", port=port) for _ in range(3)]
-            for client in clients:
-                await stack.enter_async_context(client)
-            holders = [AsyncFairLock(each, clients[0]) for each in (elsewhere, name)]
-            for holder in holders:
-                await holder.acquire()
-            _, other = await wait(clients[1], elsewhere)
-            (first, _), (second, last) = [await wait(client, name) for client in clients[1:]]
-            await holders[1].release()
-            await last
-            assert got == [first, second]
-            await holders[0].release()
-            await other
-
-    asyncio.run(run())
 
 
 def test_a_silent_server_of_a_cluster_holds_up_no_renewal_on_the_others(nodes, port, clock):

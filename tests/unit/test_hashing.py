@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from murmur import murmur3_x64_128
+from mmh3 import mmh3_x64_128_utupledigest
 
 from bloomlock.hashing import Hasher, encode_item, encode_items
 from bloomlock.sizing import FIRST_BIT, MAX_SHARD_BITS
@@ -60,10 +60,10 @@ def by_the_book(hasher: Hasher, key: bytes | None, data: bytes) -> tuple[int, li
     """The formulas of hashing.py's docstring, one by one."""
     bits = hasher.shard_bits
     if hasher.seeds:
-        halves = [murmur3_x64_128(data, seed)[0] for seed in hasher.seeds]
+        halves = [mmh3_x64_128_utupledigest(data, seed)[0] for seed in hasher.seeds]
         offsets = [(half % bits + i) % bits + FIRST_BIT for i, half in enumerate(halves)]
         return (halves[0] * hasher.shards) >> 64, offsets
-    h1, h2 = murmur3_x64_128(data, 0)
+    h1, h2 = mmh3_x64_128_utupledigest(data, 0)
     if key is not None:
         digest = blake2b(data, digest_size=16, key=key).digest()
         h1, h2 = (int.from_bytes(half, "little") for half in (digest[:8], digest[8:]))
