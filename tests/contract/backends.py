@@ -270,7 +270,6 @@ class Place:
             self.r.delete(key)
 
     def contents(self) -> dict[bytes, bytes]:
-        """What is stored, by key."""
         return {key: self.r.dump(key) for key in self.r.scan_iter()}
 
 

@@ -48,7 +48,6 @@ class FilterContract(ItemsContract, LifeContract, RacesContract, FaultsContract,
 
     @pytest.fixture
     def place(self, request: pytest.FixtureRequest, all_servers: servers.Running):
-        """The place of the backend, empty."""
         backend = FILTERS[self.backend]
         with ExitStack() as stack:
             if backend.server == "memory":
@@ -66,7 +65,6 @@ class FilterContract(ItemsContract, LifeContract, RacesContract, FaultsContract,
 
     @pytest.fixture
     def proxy(self, place: Place):
-        """A proxy before the server of the place; it loses nothing until it has a judge."""
         with Proxy(place.address, handshake=False) as made:
             yield made
 

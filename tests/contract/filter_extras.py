@@ -37,8 +37,6 @@ def keys_of(place):
 
 
 class ExtrasContract:
-    """Features that a backend may lack."""
-
     @needs("discard")
     def test_a_discarded_item_is_new_again_and_no_other(self, place):
         made, other = place.make(), place.other()

@@ -42,8 +42,6 @@ def has_added_nothing(made):
 
 
 class FaultsContract:
-    """Single faults at every command."""
-
     @needs("proxy")
     @pytest.mark.parametrize("verdict", LATE)
     def test_an_add_whose_reply_is_lost_is_new_or_unknown(self, place, proxy, verdict):

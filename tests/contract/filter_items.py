@@ -31,14 +31,11 @@ def spoiled(items, bad):
 
 
 def collect(stream, pairs):
-    """Take what a stream yields until it ends or raises."""
     for pair in stream:
         pairs.append(pair)
 
 
 class ItemsContract:
-    """Answers about items."""
-
     def test_an_item_is_new_once_and_then_seen(self, place):
         made = place.make()
         assert made.exists("a") is False

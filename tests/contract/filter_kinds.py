@@ -52,8 +52,6 @@ class WindowContract:
 
 
 class AsyncContract:
-    """Calls of one object at once."""
-
     def test_calls_of_one_object_at_once_have_one_winner(self, place):
         made = place.make()
         asked = [*ITEMS, *ITEMS, "a", "a"]

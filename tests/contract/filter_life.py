@@ -65,8 +65,6 @@ LOSSES = {
 
 
 class LifeContract:
-    """The life of a filter."""
-
     def some(self, loss):
         """The operations that are tried with a loss: all, or in turn a third of them.
 

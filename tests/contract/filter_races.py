@@ -16,8 +16,6 @@ def impatient(place):
 
 
 class RacesContract:
-    """Several clients, in fixed orders."""
-
     @needs("proxy", "one winner")
     def test_of_two_adds_of_one_item_one_is_new(self, place, proxy):
         made, other = place.make(at=proxy.url), place.other(strategy=impatient(place))

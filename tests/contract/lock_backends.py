@@ -53,7 +53,6 @@ class Backend(NamedTuple):
     is_async: bool
 
     def refuses(self, feature: str) -> str | None:
-        """Return the sentence of a refusal, or None."""
         return REFUSES[self.kind].get(feature)
 
 
@@ -74,17 +73,14 @@ class World:
         stack.callback(self._end)
 
     def person(self) -> Person:
-        """Return another thread or task."""
         made = AsyncPerson(self.loop.loop) if self.loop else Person()
         self._people.append(made)
         return made
 
     def lock_class(self, name: str) -> Any:
-        """Return a class by the name of the one for threads."""
         return getattr(bloomlock, f"Async{name}" if self.backend.is_async else name)
 
     def lock(self, *, urls: Sequence[str] = (), **options: Any) -> Any:
-        """Return a lock of the kind."""
         kind = self.backend.kind
         if kind in {"read", "write"}:
             return getattr(self._made("ReadWriteLock", urls, options), kind)
@@ -118,30 +114,24 @@ class World:
         return self._clients[url]
 
     def proxies(self) -> list[Proxy]:
-        """Return a network before each server, that loses nothing until told."""
         return [self.stack.enter_context(Proxy(url, handshake=False)) for url in self.urls]
 
     def held(self, lock: Any) -> list[bytes | None]:
-        """Return what each server has at the lock's key."""
         return [server.get(lock.key) for server in self.servers]
 
     def holders(self, lock: Any) -> set[str]:
-        """Return the tokens that hold the lock on the first server."""
         value = self.servers[0].get(lock.key) or b"="
         found = self.servers[0].zrange(f"{lock.key}:holders", 0, -1)
         return {token.decode() for token in (found if value.startswith(b"=") else [value])}
 
     def waiting(self, lock: Any) -> int:
-        """Return how many stand in the queue."""
         return int(self.servers[0].zcard(f"{lock.key}:queue"))
 
     def wipe(self, lock: Any) -> None:
-        """Let the servers forget who holds the lock."""
         for server in self.servers:
             server.delete(lock.key, f"{lock.key}:holders")
 
     def is_free(self, lock: Any) -> bool:
-        """Tell whether a lock is neither held nor waited for, anywhere."""
         keys = [lock.key + part for part in PARTS]
         return not any(server.exists(*keys) for server in self.servers)
 

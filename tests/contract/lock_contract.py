@@ -33,7 +33,6 @@ MOMENT = 0.02
 
 
 def kinds(events: list[Any]) -> list[str]:
-    """Return what an observer was told."""
     return [event.kind for event in list(events)]
 
 

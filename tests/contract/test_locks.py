@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Several]:
-    """Three independent servers."""
     with contextlib.ExitStack() as stack:
         yield Several(stack, 3)
 
@@ -30,8 +29,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
 
 
 class TestLocks(LockContract):
-    """On Valkey."""
-
     @pytest.fixture(params=[False, True], ids=["threads", "asyncio"])
     def is_async(self, request: pytest.FixtureRequest) -> bool:
         return bool(request.param)
@@ -52,8 +49,6 @@ class TestLocks(LockContract):
 
 
 class TestOtherServers(LockContract):
-    """On the oldest and the newest Redis."""
-
     @pytest.fixture(params=["redis62", "redis82"])
     def server(self, request: pytest.FixtureRequest, all_servers: servers.Running) -> str:
         return all_servers.url(request.param, bloom=False)

@@ -110,7 +110,6 @@ async def result_of(value):
 
 
 def shown_of(error):
-    """Return an error and those that a traceback shows before it."""
     shown = []
     while error is not None:
         shown.append(error)

@@ -46,7 +46,6 @@ USES = {
 
 @pytest.fixture(scope="module", params=["valkey", "redis62"])
 def secured(request):
-    """The address of a server that wants a password."""
     config = {"requirepass": "secret"}
     with PrivateServer(binary=require_server(request.param), config=config, port=0) as server:
         with redis.Redis.from_url(f"redis://:secret@127.0.0.1:{server.port}") as admin:

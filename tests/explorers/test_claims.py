@@ -55,8 +55,6 @@ OF_THE_LISTS = {"retry": "retry_failed", "drop": "drop_failed"}
 
 
 class Workers:
-    """A filter and its workers."""
-
     def __init__(self, client, shape):
         self.client = client
         client.flushdb()

@@ -77,7 +77,6 @@ def check_circle(world: World) -> None:
 
 
 def check(world: World) -> None:
-    """Look at one world."""
     state = world.state()
     relying = [
         who

@@ -82,8 +82,6 @@ def _no_waiting(monkeypatch):
 
 
 class World:
-    """A filter at each stage, and clients of it."""
-
     def __init__(self, client):
         self.client = client
         self._contents = {}
@@ -229,7 +227,6 @@ def is_error(answer):
 
 
 def after_in_a_set(one, now):
-    """Return what may be there after an operation."""
     if one.kind in ("clear", "delete"):
         return [ABSENT]
     if one.kind == "copy":

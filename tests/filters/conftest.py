@@ -10,20 +10,17 @@ from proxy import Proxy
 
 @pytest.fixture(scope="package")
 def second():
-    """The URL of another server."""
     with PrivateServer() as server:
         yield server.url
 
 
 @pytest.fixture
 def path(tmp_path):
-    """Where a file may be."""
     return tmp_path / "exported"
 
 
 @pytest.fixture
 def proxy(valkey):
-    """A proxy before that Valkey; it loses nothing until its `judge` is replaced."""
     with Proxy(valkey) as made:
         yield made
 

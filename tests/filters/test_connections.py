@@ -142,7 +142,6 @@ def test_a_pool_of_one_connection_is_enough(valkey, kind):
 
 
 def pending(admin):
-    """Connections on which WATCH or MULTI is pending."""
     return [c for c in admin.client_list() if int(c["watch"]) or "x" in c["flags"]]
 
 

@@ -46,7 +46,6 @@ def keys_of(r, name="x"):
 
 
 def all_expire(r, within):
-    """Whether each key of the filter has a time-out, of about that many seconds."""
     return all(within - 600 < r.pttl(key) / 1000 <= within + 600 for key in keys_of(r))
 
 

@@ -26,7 +26,6 @@ EVICTED = (
 
 @pytest.fixture(scope="module")
 def server():
-    """A server that may have 20 MiB."""
     with PrivateServer(config={"maxmemory": 20 * MIB}) as made:
         yield made
 

@@ -23,7 +23,6 @@ PASSWORD = "of a server that lives as long as the test"  # noqa: S105 - see ther
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
-    """The clock that leases are counted by."""
     return HandClock(monkeypatch)
 
 
@@ -37,7 +36,6 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def stoppable() -> Iterator[PrivateServer]:
-    """A server that a test may stop or kill."""
     with PrivateServer(binary=servers.require_server("valkey")) as server:
         yield server
 
@@ -51,13 +49,11 @@ def world(request: pytest.FixtureRequest, valkey: str) -> Iterator[World]:
 
 @pytest.fixture
 def ann(world: World) -> Person:
-    """One of them."""
     return world.person()
 
 
 @pytest.fixture
 def bob(world: World) -> Person:
-    """Another one."""
     return world.person()
 
 

@@ -51,7 +51,6 @@ def test_protocols_and_decoding(valkey, is_async, protocol, decode):
 
 @pytest.fixture(scope="module")
 def nodes():
-    """Three masters that own a third of the slots each."""
     with servers.cluster(node_timeout_ms=60_000) as clients:
         yield clients
 

@@ -140,7 +140,6 @@ class Walk:
     # -- steps -----------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Do something, and compare."""
         busy = {hold.person for hold in self.holds + self.queue + self.lost}
         idle = [person for person in self.people if person not in busy]
         ways = [self.flush, self.kill]
@@ -332,7 +331,6 @@ class Walk:
         return told["acquired"] == self.grants[shared] == ends
 
     def close(self) -> None:
-        """Let the people go."""
         self.server.flushall()
         for kind, some in self.objects.items():
             for shared in some:

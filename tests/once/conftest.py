@@ -9,6 +9,5 @@ from bloomlock import BloomFilter
 
 @pytest.fixture
 def done(r, valkey):
-    """A filter of keys that are done."""
     with BloomFilter("done", 1000, client=valkey) as made:
         yield made

@@ -281,8 +281,6 @@ def relayed(valkey, most=float("inf")):
 
 
 class LargeLink(Link):
-    """One that receives past the parser."""
-
     def __init__(self, link):
         super().__init__(link.face, link.client, link.connection)
         self.room = memoryview(bytearray(2 * len(LARGE) + 4096))

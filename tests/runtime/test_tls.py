@@ -31,7 +31,6 @@ needs_openssl = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """Paths of a certificate for 127.0.0.1 and of its key, made for these tests."""
     folder = tmp_path_factory.mktemp("tls")
     paths = folder / "cert.pem", folder / "key.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"

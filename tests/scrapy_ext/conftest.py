@@ -23,7 +23,6 @@ except RuntimeError:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """A site on a loopback port that remembers what was asked for."""
     with Site().served() as made:
         yield made
 

@@ -83,7 +83,6 @@ class AskedFilter:
         self.filter.close("finished")
 
     def run(self, scenario: Any) -> Any:
-        """Run a coroutine in the loop of the crawler."""
         return self._loop.run(scenario)
 
     def stat(self, name: str) -> int:

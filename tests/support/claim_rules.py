@@ -216,7 +216,6 @@ RULES: dict[str, Any] = {
 
 
 def seen(item: Item) -> Any:
-    """Return what the lists of claims have of an item: open claims, failed items, counts."""
     claim, failure = (item.payload, item.attempts, item.is_over), item.failure
     return (
         [claim] if item.holder is not None else [],

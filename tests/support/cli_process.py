@@ -18,8 +18,6 @@ PATIENCE = 240.0
 
 
 class Done(NamedTuple):
-    """How a process ended."""
-
     returncode: int
     stdout: bytes
     stderr: bytes
@@ -116,7 +114,6 @@ def read_until(terminal: int, text: bytes) -> bytes:
 
 
 def children_of(pid: int) -> set[int]:
-    """Return the processes that a process has started."""
     listed = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, check=True, timeout=PATIENCE
     )

@@ -55,7 +55,6 @@ class Site:
         return [f"/{page}" for page in range(PAGES)]
 
     def respond(self, path: str) -> tuple[int, str, str]:
-        """Return status, Location and body of a page."""
         links = self.links(int(path[1:].partition("?")[0]))
         status, *location = self.answer(path) if self.answer else [200]
         body = "".join(f'<a href="/{page}">{page}</a>' for page in links)
@@ -63,7 +62,6 @@ class Site:
 
     @contextlib.contextmanager
     def served(self) -> Any:
-        """Serve it on a loopback port."""
         with ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) as server:
             # Who is killed does not wait for its answer.
             server.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -155,7 +153,6 @@ class Process:
         return self._code is None
 
     def finish(self) -> Result:
-        """Wait for its end."""
         self._reader.join(PATIENCE)
         assert self._code is not None, "the crawl does not end"
         out, log = (output.read_text() for output in self._outputs)
@@ -163,14 +160,12 @@ class Process:
         return Result(self._code, log, **told)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if it runs."""
         if self.is_running:
             # It may have ended just now.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> Result:
-        """Kill it if it runs."""
         self.send(signal.SIGKILL)
         return self.finish()
 
@@ -269,7 +264,6 @@ class Runner:
         return self._keep(task)
 
     def run(self, *args: Any, **options: Any) -> Result:
-        """Run a crawl to its end."""
         return self.start(*args, **options).finish()
 
     def command(self, folder: Path, *words: str, **environment: str) -> Process:
@@ -289,6 +283,5 @@ class Runner:
         return Counter(path for word, _, path in noted if word == what)
 
     def end(self) -> None:
-        """Kill what runs."""
         for process in self._started:
             process.kill()

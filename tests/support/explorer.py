@@ -532,7 +532,6 @@ class Cores:
         return self.shown, replies, tuple(self.operations()), left, self._faults, late
 
     def is_going(self, client: int) -> bool:
-        """Return whether a client has anything left to do."""
         return self._clients[client].operation is not None
 
     def moves(self) -> list[Move]:
@@ -599,7 +598,6 @@ def units_of(request: Request | Pipeline) -> Iterator[list[bytes]]:
 
 
 def contents_of(client: redis.Redis) -> Contents:
-    """Return all keys of a server with their values."""
     keys = sorted(client.keys())
     with client.pipeline(transaction=False) as pipe:
         for key in keys:

@@ -414,7 +414,6 @@ class Walk:
             handle.owed.add(item)
 
     def flush(self, _handle: Handle) -> None:
-        """Lose all that the server has."""
         self.client.flushall()
         for name in list(self.models):
             self.replace(name, None)
@@ -441,7 +440,6 @@ class Walk:
         self.pass_staleness()
 
     def free(self) -> str:
-        """Return a name that no filter has."""
         return self.chance.choice([name for name in NAMES if name not in self.models])
 
     def clear(self, handle: Handle) -> None:
@@ -482,7 +480,6 @@ class Walk:
         self.replace(name, handle.model.copied())
 
     def unite(self, handle: Handle) -> None:
-        """Take another filter's items into one."""
         scripted = [one for one in self.handles if one.options["strategy"] in ("atomic", "lua")]
         others = [one for one in scripted if one.name != handle.name and not one.is_async
                   and self.models.get(one.name) is one.model]  # fmt: skip
@@ -557,7 +554,6 @@ class Walk:
                 assert left_ms < 0, f"{key}: {left_ms}"
 
     def run(self, steps: int) -> None:
-        """Walk."""
         with asyncio.Runner() as self.runner, Proxy(self.url, handshake=False) as self.proxy:
             self.proxied = self.proxy.client()
             self.async_client = redis.asyncio.Redis.from_url(self.url)
@@ -604,7 +600,6 @@ class Walk:
         return often, [*seldom, self.rebuild]
 
     def may(self, act: Callable[[Handle], None], handle: Handle) -> bool:
-        """Return whether an object can do a step in which it is used."""
         if act == self.lose_reply:
             # A lock whose holder was cut off is in the way for the rest of its lease.
             return not handle.is_async and handle.options["strategy"] != "lock"

@@ -71,8 +71,6 @@ class Client(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What may still go wrong, or be done."""
-
     crashes: int = 0
     losses: int = 0
     naps: int = 0
@@ -106,7 +104,6 @@ class World(NamedTuple):
         return LockRequest(token, LEASE_MS, kind.is_shared, channel, kind.provisional_lease_ms)
 
     def run(self, script: LockScript[Any], request: Any) -> Step:
-        """Let the server carry out a request."""
         # The connection of a client that has crashed is closed.
         heard = [
             b"c%d" % who for who, client in enumerate(self.clients) if client.phase != "crashed"
@@ -118,7 +115,6 @@ class World(NamedTuple):
         return self.server.at(self.now_ms)
 
     def holds(self, who: int) -> bool:
-        """Tell whether the server thinks so."""
         return self.asking(who).token in self.state().tokens()
 
     def is_waiter_alive(self, who: int) -> bool:
@@ -156,7 +152,6 @@ def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
 
 
 def give_up(world: World, who: int) -> tuple[World, bool]:
-    """Let the server carry out a release."""
     asking = world.asking(who)
     step = world.run(RELEASE, asking)
     after = world._replace(order=tuple(client for client in world.order if client != who))
@@ -166,7 +161,6 @@ def give_up(world: World, who: int) -> tuple[World, bool]:
 
 
 def renew(world: World, who: int) -> tuple[World, bool]:
-    """Let the server carry out a renewal."""
     asking = world.asking(who)
     step = world.run(RENEW, asking)
     return world._replace(server=step.state), step.answer

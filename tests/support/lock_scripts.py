@@ -37,7 +37,6 @@ class LockState(NamedTuple):
     fence: int = 0
 
     def at(self, now_ms: int) -> LockState:
-        """Return it without what has expired by then."""
         is_over = self.value is None or self.expires_ms <= now_ms
         holders = tuple(one for one in self.holders if one[1] > now_ms and not is_over)
         return self._replace(value=None if is_over else self.value, holders=holders)
@@ -52,7 +51,6 @@ class LockState(NamedTuple):
         return LockState(self.value, self.expires_ms + by_ms, holders, queue, alive, fence)
 
     def tokens(self) -> set[bytes]:
-        """Return who holds the lock."""
         if self.value == SHARED:
             return {token for token, _ in self.holders}
         return set() if self.value is None else {self.value}
@@ -71,8 +69,6 @@ class Step(NamedTuple):
 
 
 class Scripts:
-    """Runs scripts on a server, each from a state."""
-
     def __init__(self, stopped: Stopped) -> None:
         self._client, stop_at, _ = stopped
         stop_at(BEGIN)

@@ -18,12 +18,10 @@ LONG = 60.0
 
 
 def queue_of(r: redis.Redis, lock: Any) -> int:
-    """Return how many wait for a lock."""
     return int(r.zcard(f"{lock.key}:queue"))
 
 
 def is_free(r: redis.Redis, lock: Any) -> bool:
-    """Tell whether nobody holds a lock and nobody waits for it."""
     return not r.exists(lock.key, f"{lock.key}:queue", f"{lock.key}:alive", f"{lock.key}:holders")
 
 
@@ -39,7 +37,6 @@ def commands_so_far(r: redis.Redis, *names: str) -> int:
 
 
 def other_tasks() -> set[asyncio.Task[Any]]:
-    """Return the tasks of the running loop but for this one."""
     return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]  # there is one
 
 

@@ -11,8 +11,6 @@ MANY = 10_000
 
 
 class Clock:
-    """The clock of an object, moved by hand."""
-
     now = 5000.0
 
     def __call__(self):
@@ -52,7 +50,6 @@ def slowly(core, clock, seconds):
 
 
 def until_request(core):
-    """Return the first request of a core."""
     step = next(core)
     while not isinstance(step, (Request, Pipeline)):
         step = core.send(None)
@@ -76,7 +73,6 @@ def hold(core, runtime):
 
 
 def lose_reply(core):
-    """Carry out a core whose request got no reply."""
     until_request(core)
     try:
         core.throw(ConnectionLost(RedisConnectionError("lost"), sent=True, replies=[]))

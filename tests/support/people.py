@@ -103,8 +103,6 @@ class AsyncPerson(Person):
 
 
 class Loop:
-    """An event loop in a thread of its own."""
-
     def __enter__(self) -> Self:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)

@@ -101,7 +101,6 @@ class HandClocks:
                 self._stop_at(seconds)
 
     def turn(self) -> None:
-        """Let the next slice of a window begin."""
         self.set(self._now + SLICE)
 
     def of(self, made: BloomFilter) -> BloomFilter:
@@ -165,7 +164,6 @@ class SetWorld:
         return self._clocks.of(BloomFilter("x", client=self.client, **given(self._shape)))
 
     def open(self) -> BloomFilter:
-        """Return an object that has heard of nothing."""
         return self._clocks.of(BloomFilter.open("x", client=self.client, **given(self._options)))
 
     def _clear(self) -> None:
@@ -174,11 +172,9 @@ class SetWorld:
             self.open().clear()
 
     def _delete(self) -> None:
-        """Let another object delete the filter; who follows it creates it again."""
         self.open().delete()
 
     def _evict(self) -> None:
-        """Let the server evict the tombstones."""
         for key in self.client.keys("*:discarded"):
             self.client.delete(key)
 
@@ -292,7 +288,6 @@ class SetWorld:
 
 
 def _operation(made: BloomFilter, kind: str) -> Operation:
-    """Return an operation by an object."""
     if kind == "coalesced":
         return Operation("add", _coalesced(made))
     method, argument = CALLS.get(kind, (kind, ITEM))
@@ -311,7 +306,6 @@ def _coalesced(made: BloomFilter) -> Generator[Any, Any, Any]:
 
 
 def after_in_a_set(one: Done, now: str, *, refresh: bool = False) -> list[str]:
-    """Return what may be in the set after an operation."""
     is_there = now != ABSENT
     if one.kind == "turn":
         return [ABSENT if now == OLD else now]

@@ -41,7 +41,6 @@ class Clocks:
         self.now = seconds
 
     def go_on(self, seconds, *clocks):
-        """Let time go by until that time, for the server and for objects."""
         for clock in clocks:
             clock.now += seconds - self.now
         self.set(seconds)

@@ -33,13 +33,11 @@ needs_core = pytest.mark.skipif(core is None, reason="the compiled core is not t
 
 
 def in_python(made):
-    """The same hasher without the compiled core."""
     made.compiled = made.places = None
     return made
 
 
 def both(shape, shards, key):
-    """A hasher with the compiled core, and one without it."""
     bits, num_hashes, seeds = shape
     key = key if seeds is None else None
     one, two = (Hasher(bits, num_hashes, shards, seeds, key=key) for _ in range(2))
