@@ -2,8 +2,8 @@
 
 from scrapy_ext.addon import BloomlockAddon
 from scrapy_ext.dupefilter import BloomDupeFilter
-from scrapy_ext.fingerprints import EarlierFingerprinter, ScrapyRedisFingerprinter
 from scrapy_ext.middleware import BatchingMiddleware, DownloadMiddleware
+from scrapy_ext.migration import EarlierFingerprinter, ScrapyRedisFingerprinter
 from scrapy_ext.scheduler import Scheduler
 
 __all__ = [

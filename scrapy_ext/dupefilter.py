@@ -20,11 +20,10 @@ from scrapy.utils.defer import deferred_from_coro
 from bloomlock import NearCache
 from bloomlock.errors import ConfigurationError
 from scrapy_ext import engine
-from scrapy_ext.connection import opening
 from scrapy_ext.engine import run_in_thread
-from scrapy_ext.fingerprints import Fingerprints, RecentFingerprints
 from scrapy_ext.middleware import BatchingMiddleware
-from scrapy_ext.settings import only_looks
+from scrapy_ext.requests import RecentFingerprints, leads_back
+from scrapy_ext.settings import only_looks, opening
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +58,7 @@ class BloomDupeFilter(RFPDupeFilter):
         super().__init__(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
         self._crawler = crawler
         self._count: Any = crawler.stats.inc_value
-        self._prints = Fingerprints(crawler)
+        self._print = crawler.request_fingerprinter.fingerprint
         # What the middleware has checked, on its way to `request_seen`.
         self._checked: WeakSet[Request] = WeakSet()
         # What this process has let through.
@@ -135,9 +134,9 @@ class BloomDupeFilter(RFPDupeFilter):
             return False
         self._count("bloomlock/checked")
         self._count("bloomlock/waits")
-        keys = [self._prints.of(request)]
+        keys = [self._print(request)]
         (is_new,) = self._settle(keys, self._ask(keys))
-        return not (is_new or _is_wanted(request) or self._prints.leads_back(request))
+        return not (is_new or _is_wanted(request) or leads_back(request, self._print))
 
     async def check_many(
         self, requests: list[Request], page: Request, *, has_items: bool = False
@@ -152,7 +151,7 @@ class BloomDupeFilter(RFPDupeFilter):
         if self._shared is None or not asked:
             return [True] * len(requests)
         self._count("bloomlock/checked", len(asked))
-        keys = [self._prints.of(one) for one in asked]
+        keys = [*map(self._print, asked)]
         answer = await run_in_thread(partial(self._ask, keys))
         are_new = self._settle(keys, answer)
         are_kept = [is_new or _is_wanted(one) for one, is_new in zip(asked, are_new, strict=True)]

@@ -1,9 +1,18 @@
-"""The queue of scrapy-redis, moved into that of the crawl."""
+"""What crawls without bloomlock have left: fingerprints, and the queue of scrapy-redis.
+
+Scrapy's own fingerprint has changed in version 2.7, and scrapy-redis has another one. So what they
+stored is of use only to a crawl whose `REQUEST_FINGERPRINTER_CLASS` takes the same fingerprints.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from w3lib.url import canonicalize_url
 
 from bloomlock.errors import ConfigurationError
 from scrapy_ext.requests import from_pickle
@@ -11,12 +20,55 @@ from scrapy_ext.requests import from_pickle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from scrapy import Request
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
 
 REQUESTS_PER_STEP = 1000
 _QUEUES = {f"scrapy_redis.queue.{name}" for name in ("PriorityQueue", "FifoQueue", "LifoQueue")}
+
+
+class ScrapyRedisFingerprinter:
+    """Takes the fingerprints of the duplicates filter of scrapy-redis 0.8 and later.
+
+    Set `REQUEST_FINGERPRINTER_CLASS = "scrapy_ext.ScrapyRedisFingerprinter"` where
+    the filter was made of a set of scrapy-redis.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Request, bytes] = WeakKeyDictionary()
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the fingerprint of a request: of its method, URL and body.
+
+        Args:
+            request: The request.
+
+        Returns:
+            20 bytes.
+        """
+        if request not in self._known:
+            self._known[request] = hashlib.sha1(self._text(request)).digest()  # noqa: S324
+        return self._known[request]
+
+    def _text(self, request: Request) -> bytes:
+        parts = {
+            "body": request.body.hex(),
+            "method": request.method,
+            "url": canonicalize_url(request.url),
+        }
+        return json.dumps(parts).encode()
+
+
+class EarlierFingerprinter(ScrapyRedisFingerprinter):
+    """Takes the fingerprints of Scrapy before 2.7, and of scrapy-redis before 0.8.
+
+    Scrapy 2.7 to 2.13 have taken them too, where `REQUEST_FINGERPRINTER_IMPLEMENTATION` is "2.6".
+    """
+
+    def _text(self, request: Request) -> bytes:
+        return request.method.encode() + canonicalize_url(request.url).encode() + request.body
 
 
 class OtherQueue:

@@ -14,7 +14,6 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 from scrapy_ext.crawl_state import Mode, Push, is_start_request
-from scrapy_ext.fingerprints import Fingerprints, RecentCounts, RecentFingerprints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bloomlock.scrapy")
 
+MOST_RECENT = 200_000
 _PICKLE = b"P"
 _TAG = "bloomlock_page"
 _DEFAULTS = Request("data:,").to_dict()
@@ -166,6 +166,30 @@ def _untagged(fields: dict[str, Any]) -> Any:
     return fields
 
 
+class RecentFingerprints(dict[bytes, int]):
+    """How often the last fingerprints were met; the oldest are dropped first."""
+
+    def add(self, fingerprint: bytes) -> int:
+        """Note one that is met; return how often it was before."""
+        before = self.pop(fingerprint, 0)
+        self[fingerprint] = before + 1
+        if len(self) > MOST_RECENT:
+            del self[next(iter(self))]
+        return before
+
+
+def leads_back(request: Request, fingerprint: Callable[[Request], bytes]) -> bool:
+    """Return whether a redirect leads back to a request that it comes from.
+
+    Sites answer so that set a cookie first. REDIRECT_MAX_TIMES ends a circle.
+    """
+    urls = request.meta.get("redirect_urls")
+    if not isinstance(urls, list):
+        return False
+    own = fingerprint(request)
+    return any(fingerprint(request.replace(url=url)) == own for url in dict.fromkeys(urls))
+
+
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class OpenPage:
     """A request from when it is taken until its callback, its items and its children are done.
@@ -262,18 +286,18 @@ class PushMaker:
     """
 
     def __init__(self, crawler: Crawler, pages: OpenPages, *, use_pickle: bool) -> None:
-        self.fingerprints = Fingerprints(crawler)
+        self.fingerprint = crawler.request_fingerprinter.fingerprint
         self.known = RecentFingerprints()
         self.codec = RequestCodec(crawler.spider, use_pickle=use_pickle, on_pickled=self._pickled)
         self._crawler = crawler
         self._pages = pages
         self._count: Any = crawler.stats.inc_value
-        self._starts = RecentCounts()
+        self._starts = RecentFingerprints()
         self._logged: set[str] = set()
 
     def is_known(self, request: Request) -> bool:
         """Return whether a request is a duplicate of which the server need not be asked."""
-        return self.mode_of(request) == "n" and self.fingerprints.of(request) in self.known
+        return self.mode_of(request) == "n" and self.fingerprint(request) in self.known
 
     def mode_of(self, request: Request) -> Mode:
         """Return whether a request is filtered and recorded."""
@@ -282,15 +306,15 @@ class PushMaker:
         if request.meta.get("bloomlock_filter") is False:
             return "r"
         is_redirect = "redirect_urls" in request.meta and request not in self._pages.maker_of
-        return "r" if is_redirect and self.fingerprints.leads_back(request) else "n"
+        return "r" if is_redirect and leads_back(request, self.fingerprint) else "n"
 
     def of(self, request: Request, *, is_again: bool = False) -> Push:
         """Return what queues a request; what has no form in the queue stays in this process."""
-        mode, fingerprint = self.mode_of(request), self.fingerprints.of(request)
+        mode, fingerprint = self.mode_of(request), self.fingerprint(request)
         if request.dont_filter and is_start_request(request):
             # Each process makes these, and one queues them. Of equal ones, which may differ in
             # what no fingerprint has, as cookies, the first of each process is one, and so on.
-            number = 0 if is_again else self._starts.count(fingerprint)
+            number = 0 if is_again else self._starts.add(fingerprint)
             mode, fingerprint = "n", b"start:%d:%b" % (number, fingerprint)
         # `meta` may name a slot by what is no text.
         host = str(self._crawler.engine.downloader.get_slot_key(request))

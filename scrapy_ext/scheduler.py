@@ -24,7 +24,6 @@ from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock.errors import CapacityError, ConfigurationError
 from scrapy_ext import engine
-from scrapy_ext.connection import opening
 from scrapy_ext.crawl_state import Crawl, Push, entry_of, host_of
 from scrapy_ext.exchange import Exchange
 from scrapy_ext.middleware import attach
@@ -34,6 +33,7 @@ from scrapy_ext.settings import (
     check_jobdir,
     log_begin,
     only_looks,
+    opening,
     overwritten_file,
     pace_of,
 )
@@ -181,7 +181,7 @@ class Scheduler(BaseScheduler):
         delivered = self._crawl.delivered
         if delivered is None or not requests:
             return are_kept
-        keys = [self._pushes.fingerprints.of(request) for request in requests]
+        keys = [self._pushes.fingerprint(request) for request in requests]
         # If the server does not answer the pages are fetched, which loses nothing.
         with suppress(Exception):
             found = await engine.run_in_thread(partial(delivered.exists_many, keys))
@@ -235,7 +235,7 @@ class Scheduler(BaseScheduler):
         if self._crawl.delivered is not None and page.gave_item and page.error is None and request:
             # A link leads to the page that redirected here.
             earlier = [request.replace(url=url) for url in request.meta.get("redirect_urls", ())]
-            page.records = [*map(self._pushes.fingerprints.of, (request, *earlier))]
+            page.records = [*map(self._pushes.fingerprint, (request, *earlier))]
         if page.id and page.error is not None:
             self._count("bloomlock/failed")
         if page.id or page.records:

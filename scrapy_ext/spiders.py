@@ -19,11 +19,10 @@ from scrapy.spiders import CrawlSpider
 from scrapy.utils.defer import deferred_from_coro
 from scrapy_redis import spiders as scrapy_redis_spiders
 
-from scrapy_ext.connection import redis_client
 from scrapy_ext.engine import run_in_thread
 from scrapy_ext.middleware import BatchingMiddleware
 from scrapy_ext.scheduler import Scheduler
-from scrapy_ext.settings import CrawlSettings
+from scrapy_ext.settings import CrawlSettings, redis_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -66,9 +66,7 @@ def crawl_command(*, client: str | None, as_json: bool, watch: bool, **given: An
 
     Without an argument: the documentation of Python's library.
     """
-    # These import Scrapy, which takes its time.
-    from scrapy_ext.crawl.job import Job  # noqa: PLC0415
-    from scrapy_ext.crawl.watch import watched  # noqa: PLC0415
+    from scrapy_ext.crawl.job import Job, watched  # noqa: PLC0415 - it needs Scrapy
 
     # SIGTERM ends the workers and cleans up like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""A job of `bloomlock crawl`: start the workers, add up what they tell, stop them."""
+"""A job of `bloomlock crawl`: start the workers, add up what they tell, stop them; and its page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -23,7 +28,7 @@ from scrapy_ext.crawl.worker import GIVEN
 from scrapy_ext.crawl_state import CrawlRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from io import FileIO
 
 LOOK_S = 0.2
@@ -250,3 +255,38 @@ class Job:
         # What one left that died, the others have done.
         is_done = any(worker.reason == "finished" for worker in self.workers)
         (self.notes if is_done else self.failures).extend(failures)
+
+
+@contextmanager
+def watched(job: Job) -> Iterator[str]:
+    """Serve the page in a thread; yields its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Page, job))
+    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Page(BaseHTTPRequestHandler):
+    def __init__(self, job: Job, *args: Any) -> None:
+        self._job = job
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        # A page of another site may ask this port by a name of its own: no figures for it.
+        if not self.headers.get("Host", "").startswith("127.0.0.1:"):
+            self.send_error(403)
+            return
+        kind, body = "application/json", json.dumps(self._job.figures()).encode()
+        if self.path != "/figures":
+            kind, body = "text/html", (files("scrapy_ext.crawl") / "watch.html").read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass

@@ -19,8 +19,7 @@ from scrapy.settings import Settings
 from bloomlock import BloomFilter
 from bloomlock.errors import BloomlockError, ConfigurationError
 from scrapy_ext import BloomDupeFilter
-from scrapy_ext.connection import redis_client
-from scrapy_ext.settings import KNOWN
+from scrapy_ext.settings import KNOWN, redis_client
 
 if TYPE_CHECKING:
     from crawling import Runner, Site
