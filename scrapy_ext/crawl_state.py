@@ -71,7 +71,6 @@ class Answer(NamedTuple):
     """
 
     state: str
-    was_unknown: bool = False
     waiting: int = 0
     taken: int = 0
     failed: int = 0

@@ -25,7 +25,7 @@ from scrapy.utils.defer import deferred_from_coro
 from bloomlock.errors import CapacityError, ConfigurationError
 from scrapy_ext import engine
 from scrapy_ext.crawl_state import Crawl, Push, entry_of, host_of
-from scrapy_ext.exchange import Exchange
+from scrapy_ext.exchange import PUSHES_PER_TRIP, Exchange
 from scrapy_ext.middleware import attach
 from scrapy_ext.migration import OtherQueue
 from scrapy_ext.requests import OpenPage, OpenPages, PushMaker
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from scrapy_ext.crawl_state import Answer
 
 logger = logging.getLogger("bloomlock.scrapy")
-
-MOST_AT_ONCE = 256
-"""Requests that are taken at once where CONCURRENT_REQUESTS has no limit."""
 
 
 class Scheduler(BaseScheduler):
@@ -118,10 +115,9 @@ class Scheduler(BaseScheduler):
         self.exchange.start()
 
     def _come_in(self, what: str) -> None:
-        self.exchange.now()
         moved = self._other_queue.take_all() if what != "joined" else ()
         failed = self._crawl.failed_before() if what == "begun" else ()
-        for entries in chain(moved, failed):
+        for entries in chain([()], moved, failed):
             self.exchange.now([self._pushes.again(entry) for entry in entries])
         if users := self._other_queue.users():
             raise ConfigurationError(users)
@@ -149,7 +145,6 @@ class Scheduler(BaseScheduler):
         page, request = self._ready.popleft()
         self._pages.begin(request, page)
         self._count("scheduler/dequeued")
-        self._count(f"scheduler/dequeued/{'redis' if page.id else 'memory'}")
         if request.meta.get("is_start_request"):
             # What is made of it by an errback, or by a callback with its `meta`, is another one.
             request.meta["bloomlock_begun"] = True
@@ -256,7 +251,7 @@ class Scheduler(BaseScheduler):
         downloader = running.downloader
         busy = Counter(str(downloader.get_slot_key(request)) for request in downloader.active)
         busy.update(page.host for page, _ in self._ready)
-        return max((downloader.total_concurrency or MOST_AT_ONCE) - busy.total(), 0), busy
+        return max((downloader.total_concurrency or PUSHES_PER_TRIP) - busy.total(), 0), busy
 
     def is_at_rest(self) -> bool:
         # scrapy-redis keeps a spider open for so long.
@@ -283,14 +278,6 @@ class Scheduler(BaseScheduler):
         if answer.state == "gone":
             self._lose()
             return
-        if answer.was_unknown:
-            logger.warning(
-                "The lease of this process was over, so others may fetch what it had begun; it "
-                "goes on."
-            )
-            self._ready = deque(one for one in self._ready if not one[0].id)
-            for page in self._pages.values():
-                page.id = ""
         for push, is_wanted in zip(pushes, answer.pushed, strict=True):
             self._pushed(push, is_wanted=is_wanted)
         for identity, member in answer.got:
@@ -324,7 +311,6 @@ class Scheduler(BaseScheduler):
                 self._pages.child_ended(maker)
             return
         self._count("scheduler/enqueued")
-        self._count(f"scheduler/enqueued/{'redis' if push.entry else 'memory'}")
         if not push.entry:
             fingerprint = push.fingerprint if push.mode == "l" else b""
             page = OpenPage(request, push.host, parent=maker, fingerprint=fingerprint)
