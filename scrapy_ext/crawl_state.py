@@ -65,9 +65,10 @@ class Push(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came of a step, see scripts/crawl_exchange.lua; `got`: id and member of what was taken.
+    """What came of a step, see scripts/crawl_exchange.lua.
 
-    `pushed` says for each push whether it was wanted; False: it is a duplicate.
+    `pushed` says for each push whether it was wanted; False: it is a duplicate. `got` has id, host
+    and entry of what was taken.
     """
 
     state: str
@@ -79,12 +80,15 @@ class Answer(NamedTuple):
     is_full: bool = False
     workers: Sequence[str] = ()
     pushed: Sequence[bool] = ()
-    got: Sequence[tuple[str, bytes]] = ()
+    got: Sequence[tuple[str, str, bytes]] = ()
 
     @classmethod
     def of(cls, told: bytes, members: Sequence[bytes]) -> Answer:
         fields = json.loads(told)
-        got = [*zip(fields.pop("ids", ()), members, strict=True)]
+        got = []
+        for identity, member in zip(fields.pop("ids", ()), members, strict=True):
+            host, _, entry = member.split(b"\0", 2)
+            got.append((identity, host.decode(), entry))
         pushed = [flag == "1" for flag in fields.pop("pushed", ())]
         return cls(**fields, pushed=pushed, got=got)
 
@@ -171,7 +175,8 @@ class CrawlRecord:
             raise ConfigurationError(f"{workers} processes are at work on the crawl; stop them")
         for key in (self.keys[1], self.keys[3]):
             while members := self._client.zrange(key, 0, REQUESTS_PER_TRIP - 1):
-                yield [(priority_of(member), entry_of(member)) for member in members]
+                parts = [member.split(b"\0", 2) for member in members]
+                yield [(_NO_PRIORITY - int(rank[:8], 16), entry) for _, rank, entry in parts]
                 self._client.zrem(key, *members)
 
     def figures(self) -> Figures:
@@ -214,8 +219,8 @@ class CrawlRecord:
 
     def failed(self) -> list[tuple[bytes, str]]:
         """Return entry and error of the requests that failed."""
-        kept = [value.partition(b"\0") for value in self._client.hvals(self.keys[7])]
-        return [(entry_of(member), why.decode(errors="replace")) for why, _, member in kept]
+        kept = [value.split(b"\0", 3) for value in self._client.hvals(self.keys[7])]
+        return [(entry, why.decode(errors="replace")) for why, _, _, entry in kept]
 
     def settle(self, *, retry: bool) -> int:
         """Put what failed back into the queue, or drop it; return how many."""
@@ -248,7 +253,7 @@ class Crawl(CrawlRecord):
         begun = self._begin(
             lease=self._constant["lease"],
             resume=settings.resume,
-            attributes="" if ours is None else json.dumps(dict(sorted(ours.items()))),
+            attributes="" if ours is None else json.dumps(ours, sort_keys=True),
             overwrites=bool(overwrites),
             keeps_failed=settings.persist,
         )
@@ -322,7 +327,7 @@ class Crawl(CrawlRecord):
         kept = self._client.hgetall(self.keys[7]) if self._settings.persist else {}
         for first in range(0, len(kept), REQUESTS_PER_TRIP):
             turns = [*kept][first : first + REQUESTS_PER_TRIP]
-            yield [entry_of(kept[turn].partition(b"\0")[2]) for turn in turns]
+            yield [kept[turn].split(b"\0", 3)[3] for turn in turns]
             self._client.hdel(self.keys[7], *turns)
 
     def close(self, *, finished: bool) -> tuple[bool, int, int]:
@@ -356,22 +361,6 @@ def script(name: str) -> str:
     folder = files("scrapy_ext") / "scripts"
     parts = ("crawl_common", f"crawl_{name}")
     return "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
-
-
-# A member of the queue is a host, NUL, its rank, NUL, an entry.
-
-
-def host_of(member: bytes) -> str:
-    return member.split(b"\0", 1)[0].decode()
-
-
-def entry_of(member: bytes) -> bytes:
-    return member.split(b"\0", 2)[2]
-
-
-def priority_of(member: bytes) -> int:
-    """Return the priority of a member of the queue, as Scrapy counts it."""
-    return _NO_PRIORITY - int(member.split(b"\0", 2)[1][:8], 16)
 
 
 def new_worker() -> str:

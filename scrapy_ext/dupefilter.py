@@ -171,11 +171,7 @@ class BloomDupeFilter(RFPDupeFilter):
         self._shared = None
         if self._timer is not None:
             self._timer.cancel()
-        try:
-            engine.note_fill(self._crawler, shared.info())
-        # BLE001: an error here would hide how the crawl ended.
-        except Exception as error:  # noqa: BLE001
-            logger.warning("The filter %r was not closed in order: %s", shared.name, error)
+        engine.note_fill(self._crawler, shared)
         shared.close()
         self._client.close()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from bloomlock import FilterInfo
+    from bloomlock import BloomFilter
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -105,9 +105,11 @@ def _slot(crawler: Crawler) -> Any:
     return getattr(crawler.engine, "_slot", None)
 
 
-def note_fill(crawler: Crawler, info: FilterInfo) -> None:
-    """Put the state of the filter into the stats."""
-    if (stats := crawler.stats) is not None:
+def note_fill(crawler: Crawler, shared: BloomFilter) -> None:
+    """Put the state of the filter into the stats, if it can be asked."""
+    # It may be gone with its crawl, and an error would hide how that ended.
+    with suppress(Exception):
+        stats, info = crawler.stats, shared.info()
         for name in ("estimated_count", "fill_ratio", "current_error_rate", "memory_bytes"):
             stats.set_value(f"bloomlock/{name}", getattr(info, name))
         most = info.up_to or info.capacity

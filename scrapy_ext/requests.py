@@ -40,10 +40,6 @@ _TAGS: dict[str, Callable[[Any], Any]] = {
 _SEQUENCES: dict[Any, str] = {tuple: "$tuple", set: "$set", frozenset: "$frozenset"}
 
 
-class UnserializableError(ValueError):
-    """A request has no form in the queue."""
-
-
 class RequestCodec:
     """Writes and reads the requests of a spider, whose methods are the callbacks.
 
@@ -63,6 +59,7 @@ class RequestCodec:
         self._on_pickled = on_pickled
 
     def encode(self, request: Request) -> bytes:
+        """Return the entry of a request; ValueError if it has none and stays in this process."""
         try:
             fields = request.to_dict(spider=self._spider)
             if "_class" in fields:
@@ -71,7 +68,7 @@ class RequestCodec:
                 request_from_dict(fields, spider=self._spider)
         # Properties of the spider are read, and they and the class may raise anything.
         except Exception as error:
-            raise UnserializableError(str(error)) from error
+            raise ValueError(str(error)) from error
         if "_class" not in fields:
             # Another class may have other defaults.
             fields = {key: one for key, one in fields.items() if one != _DEFAULTS.get(key, one)} | {
@@ -91,12 +88,12 @@ class RequestCodec:
 
     def _pickled(self, fields: dict[str, Any], kind: str) -> bytes:
         if not self._use_pickle:
-            raise UnserializableError(f"JSON cannot hold {kind}, and BLOOMLOCK_PICKLE is False")
+            raise ValueError(f"JSON cannot hold {kind}, and BLOOMLOCK_PICKLE is False")
         try:
             data = pickle.dumps(fields, protocol=4)
         # A value of the project's may raise anything.
         except Exception as error:
-            raise UnserializableError(str(error)) from error
+            raise ValueError(str(error)) from error
         self._on_pickled(kind)
         return _PICKLE + data
 
@@ -320,7 +317,7 @@ class PushMaker:
         host = str(self._crawler.engine.downloader.get_slot_key(request))
         try:
             entry = self.codec.encode(request)
-        except UnserializableError as error:
+        except ValueError as error:
             self._stays_here(request, error)
             if mode == "n":
                 self.known.add(fingerprint)

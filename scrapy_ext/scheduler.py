@@ -24,7 +24,7 @@ from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock.errors import CapacityError, ConfigurationError
 from scrapy_ext import engine
-from scrapy_ext.crawl_state import Crawl, Push, entry_of, host_of
+from scrapy_ext.crawl_state import Crawl, Push
 from scrapy_ext.exchange import PUSHES_PER_TRIP, Exchange
 from scrapy_ext.middleware import attach
 from scrapy_ext.migration import OtherQueue
@@ -280,8 +280,8 @@ class Scheduler(BaseScheduler):
             return
         for push, is_wanted in zip(pushes, answer.pushed, strict=True):
             self._pushed(push, is_wanted=is_wanted)
-        for identity, member in answer.got:
-            self._receive(identity, member)
+        for one in answer.got:
+            self._receive(*one)
         if answer.got:
             self._is_active()
         if answer.recovered:
@@ -316,10 +316,10 @@ class Scheduler(BaseScheduler):
             page = OpenPage(request, push.host, parent=maker, fingerprint=fingerprint)
             self._ready.appendleft((page, request))
 
-    def _receive(self, identity: str, member: bytes) -> None:
-        page = OpenPage(None, host_of(member), identity)
+    def _receive(self, identity: str, host: str, entry: bytes) -> None:
+        page = OpenPage(None, host, identity)
         try:
-            page.request = self._pushes.codec.decode(entry_of(member))
+            page.request = self._pushes.codec.decode(entry)
             self._ready.append((page, page.request))
         # What stands in the queue may be of another spider, or of other code.
         except Exception as error:
@@ -345,10 +345,8 @@ class Scheduler(BaseScheduler):
             return  # `open` has failed, and said why
         if not self._is_lost:
             await self.exchange.finish(self._collect_done)
-            # The filter may be gone with its crawl, which is no error then.
-            with suppress(Exception):
-                info = await engine.run_in_thread(self._crawl.shared.info)
-                engine.note_fill(self._crawler, info)
+            note_fill = partial(engine.note_fill, self._crawler, self._crawl.shared)
+            await engine.run_in_thread(note_fill)
         name = self._settings.name
         try:
             if users := await engine.run_in_thread(self._other_queue.users):

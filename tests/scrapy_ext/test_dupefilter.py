@@ -89,15 +89,6 @@ def test_processes_share_what_they_have_seen(make: Any) -> None:
     assert one.ask("d") == "s"
 
 
-def test_a_page_is_one_round_trip(make: Any) -> None:
-    asked = make()
-    assert asked.ask(*map(str, range(300)), "0") == "n" * 300 + "s"
-    is_page = asked.way == "batches"
-    assert asked.stat("trips") == (1 if is_page else 301)
-    assert asked.stat("waits") == (0 if is_page else 301)
-    assert asked.stat("checked") == 301
-
-
 def test_an_outage_hides_nothing_that_this_process_has_let_through(
     make: Any, proxy: Proxy, r: redis.Redis
 ) -> None:
@@ -176,40 +167,6 @@ def test_a_refill_that_fails_is_tried_again(make: Any, proxy: Proxy, r: redis.Re
         r.execute_command("ACL", "SETUSER", "default", "+@all")
     refilled(asked, 1)
     assert recorded(r, "a", "b", "c", "d") == "ssss"
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize("lost", [None, 0, 1])
-def test_of_two_pages_at_once_one_lets_a_request_through(
-    lost: int | None, order: tuple[int, int], proxy: Proxy
-) -> None:
-    """Also if the reply to one is lost; the server is asked in `order`."""
-    sent, gates = ([threading.Event(), threading.Event()] for _ in range(2))
-    numbers = iter([0, 1])
-
-    def judge(name: str, _: int) -> Any:
-        number = next(numbers, None) if name == "BITFIELD" else None
-        if number is None:
-            return "pass"
-        sent[number].set()
-        gates[number].wait(PATIENCE)
-        return "after" if number == lost else "pass"
-
-    async def both() -> list[str]:
-        pages = []
-        for number in (0, 1):
-            page = asked.ask_page([request("a"), request(f"{number}")])
-            pages.append(asyncio.ensure_future(page))
-            await asyncio.to_thread(sent[number].wait, PATIENCE)
-        for number in order:
-            gates[number].set()
-            await pages[number]
-        return [page.result() for page in pages]
-
-    with AskedFilter(proxy.url, "batches") as asked:
-        proxy.judge = judge
-        assert sorted(asked.run(both())) == ["nn", "sn"]
-        proxy.judge = deliver
 
 
 def test_what_a_lost_reply_has_recorded_is_let_through(

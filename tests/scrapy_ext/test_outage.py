@@ -76,13 +76,3 @@ def test_with_close_it_ends_and_the_next_one_goes_on(
         second = crawls.run(set_up)
         assert second.reason == "finished"
         assert {*first.fetched, *second.fetched} == {*site.paths}
-
-
-@pytest.mark.parametrize("set_up", WAYS)
-def test_without_a_server_the_crawl_does_not_start(set_up: dict[str, Any], crawls: Runner) -> None:
-    done = crawls.run(set_up, BLOOMLOCK_URL="redis://:secret@127.0.0.1:1")
-    assert done.code == 1
-    assert done.fetched == []
-    (line,) = done.lines("[bloomlock.scrapy] CRITICAL")
-    assert "no Redis server answers at redis://***@127.0.0.1:1 (" in line
-    assert "secret" not in done.log.replace("'BLOOMLOCK_URL': 'redis://:secret@127.0.0.1:1'", "")

@@ -12,7 +12,7 @@ from scrapy.crawler import Crawler
 
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError
-from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures, Push, entry_of, keys_of
+from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures, Push, keys_of
 from scrapy_ext.requests import RequestCodec
 from scrapy_ext.settings import CrawlSettings
 
@@ -66,7 +66,7 @@ class Worker:
 
 
 def paths_of(answer: Any) -> list[str]:
-    return [CODEC.decode(entry_of(member)).url.removeprefix("http://") for _, member in answer.got]
+    return [CODEC.decode(entry).url.removeprefix("http://") for _, _, entry in answer.got]
 
 
 def end_lease(client: Any, worker: Worker) -> None:
@@ -260,19 +260,6 @@ def test_with_retries_it_waits_behind_everything_else(server: Any, begin: Begin)
     answer = one.step(wanted=2)
     assert paths_of(answer) == ["a/2", "a/1"]
     assert one.step(failed=[(answer.got[1][0], "Error: 2")]).failed == 1
-
-
-def test_with_persist_the_next_crawl_begins_with_what_failed(server: Any, begin: Begin) -> None:
-    one = begin(BLOOMLOCK_PERSIST=True)
-    taken = one.step("a/1", wanted=1).got
-    one.step(failed=[(taken[0][0], "Error: 1")])
-    assert one.idle() == "ended"
-    two = begin(BLOOMLOCK_PERSIST=True)
-    assert two.begun.what == "begun"
-    assert [[CODEC.decode(one).url for one in some] for some in two.crawl.failed_before()] == [
-        ["http://a/1"]
-    ]
-    assert CrawlRecord(server, "pages").failed() == []
 
 
 def test_others_at_work_are_not_begun_anew_and_texts_are_compared_where_both_have_them(

@@ -115,17 +115,6 @@ def test_settings_from_the_command_line_are_strings(valkey: str, r: redis.Redis)
         open_filter(BLOOMLOCK_URL=valkey, BLOOMLOCK_NAME="100%% of spider")
 
 
-def test_a_wrong_password_is_one_sentence_without_it() -> None:
-    with PrivateServer(port=0, config={"requirepass": "right"}) as private:
-        with pytest.raises(BloomlockError) as raised:
-            open_filter(BLOOMLOCK_URL=f"redis://:wr%40ng@127.0.0.1:{private.port}/0")
-        said = str(raised.value)
-        assert said.startswith(f"the server at redis://***@127.0.0.1:{private.port}/0 refuses: ")
-        assert "ng@" not in said
-        assert "\n" not in said
-        works(f"redis://:right@127.0.0.1:{private.port}/0")
-
-
 def test_a_node_of_a_cluster_is_enough(crawls: Runner, site: Site) -> None:
     with PrivateServer(port=servers.low_port(), config={"cluster-enabled": True}) as node:
         with redis.Redis(port=node.port or 0) as client:
@@ -235,7 +224,7 @@ def test_a_command_that_looks_at_pages_needs_no_server(
 
 
 ADDON = 'ADDONS={"scrapy_ext.BloomlockAddon": 500}'
-NO_SERVER = f"no Redis server answers at redis://{DEAD}"
+NO_SERVER = f"no Redis server answers at redis://***@{DEAD}"
 
 
 @pytest.mark.parametrize(
@@ -244,8 +233,8 @@ NO_SERVER = f"no Redis server answers at redis://{DEAD}"
         (ADDON, "BLOOMLOCK_CAPACITY=0", "BLOOMLOCK_CAPACITY is '0'; allowed is"),
         (ADDON, 'BLOOMLOCK_FILTER={"num_hashes": 65}', "num_hashes must be a whole number"),
         (ADDON, "JOBDIR=jobs", "JOBDIR has jobs/requests.seen of a crawl without bloomlock"),
-        (ADDON, f"BLOOMLOCK_URL=redis://{DEAD}", NO_SERVER),
-        (FILTER, f"BLOOMLOCK_URL=redis://{DEAD}", NO_SERVER),
+        (ADDON, f"BLOOMLOCK_URL=redis://:secret@{DEAD}", NO_SERVER),
+        (FILTER, f"BLOOMLOCK_URL=redis://:secret@{DEAD}", NO_SERVER),
         (
             FILTER,
             "SCHEDULER=scrapy_redis.scheduler.Scheduler",
