@@ -1,9 +1,7 @@
-"""The crawl on the server: it is begun, joined or resumed, gone on with, and ended.
+"""The crawl on the server, of which scripts alone decide the state: running, ended or waiting.
 
-Its state is decided by scripts alone: "running"; "ended", when nothing waits, nothing is taken and
-every process is idle; "waiting", the same with a process that stays open for more. A crawl that has
-ended is begun anew by who comes next, however long the processes of the old one take to close: what
-these still write under the old id is refused.
+Who comes after the end begins another crawl, however long the processes of the old one take to
+close: what these still write under the old id is refused.
 """
 
 from __future__ import annotations
@@ -229,10 +227,7 @@ class CrawlRecord:
 
 
 class Crawl(CrawlRecord):
-    """The crawl of a name, as one process takes part in it.
-
-    `pace` says how fast requests are taken, see `settings.pace_of`.
-    """
+    """The crawl of a name, as one process takes part in it; `pace` is that of `settings.pace_of`."""
 
     shared: BloomFilter
     delivered: BloomFilter | None = None
@@ -245,10 +240,7 @@ class Crawl(CrawlRecord):
         self._constant |= {"fifo": settings.fifo, "retries": settings.retries}
 
     def begin(self, *, overwrites: str = "") -> Begun:
-        """Begin the crawl, join it, or go on with one that was stopped.
-
-        `overwrites` is an existing file that this process is going to overwrite.
-        """
+        """Begin the crawl, join it, or go on; `overwrites` is a file that would be overwritten."""
         settings, ours = self._settings, self._settings.attributes
         begun = self._begin(
             lease=self._constant["lease"],
@@ -302,10 +294,9 @@ class Crawl(CrawlRecord):
     def exchange(
         self, pushes: Sequence[Push], step: Mapping[str, Any], records: Sequence[bytes] = ()
     ) -> Answer:
-        """Make a step; one that failed may be repeated with the same number.
+        """Make a step, see crawl_exchange.lua; one that failed may be repeated with its number.
 
-        `step` is its number and what else crawl_exchange.lua is told, `records` are of delivered
-        pages. With on_full="raise" in BLOOMLOCK_FILTER a full filter is a CapacityError.
+        CapacityError if the filter is full, with on_full="raise" in BLOOMLOCK_FILTER.
         """
         # Before the page is done: a kill in between loses no record.
         if records and self.delivered is not None:
@@ -333,8 +324,7 @@ class Crawl(CrawlRecord):
     def close(self, *, finished: bool) -> tuple[bool, int, int]:
         """Put back what this process has not done, and leave; `finished`: nothing stopped it.
 
-        Returns whether the crawl is over and no process is left, how many requests wait, and how
-        many failed.
+        Returns whether the crawl is over for all, how many requests wait, and how many failed.
         """
         is_over, waiting, failed = self.leave(finished=finished)
         # What failed may be put back, and the filter is that of the crawl then.

@@ -1,7 +1,6 @@
-"""What Scrapy is asked that it has no public names for, and told: calls beside its reactor, stats.
+"""What Scrapy has no public names for, and calls beside its reactor.
 
-Scrapy tells nobody when a request is done (scrapy/scrapy#7978). `ExecutionEngine._slot` knows it in
-all versions from 2.14 on; `check` finds out before the crawl starts.
+Scrapy tells nobody when a request is done (scrapy/scrapy#7978); `ExecutionEngine._slot` knows it.
 """
 
 from __future__ import annotations

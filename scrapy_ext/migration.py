@@ -1,7 +1,6 @@
 """What crawls without bloomlock have left: fingerprints, and the queue of scrapy-redis.
 
-Scrapy's own fingerprint has changed in version 2.7, and scrapy-redis has another one. So what they
-stored is of use only to a crawl whose `REQUEST_FINGERPRINTER_CLASS` takes the same fingerprints.
+Stored fingerprints are of use only to a crawl whose `REQUEST_FINGERPRINTER_CLASS` takes the same.
 """
 
 from __future__ import annotations

@@ -189,28 +189,24 @@ def leads_back(request: Request, fingerprint: Callable[[Request], bytes]) -> boo
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class OpenPage:
-    """A request from when it is taken until its callback, its items and its children are done.
-
-    Attributes:
-        request: None if its entry could not be read.
-        id: On the server; empty if the request stays in this process.
-        parent: The page whose callback made it, or of which the downloader did, if it stays in this
-            process.
-        fingerprint: What is added to the filter when it is done, if it was not when it was queued.
-        children: How many requests that stay in this process wait or are open.
-        records: What the filter of delivered pages is given when it is done.
-    """
+    """A request from when it is taken until its callback, its items and its children are done."""
 
     request: Request | None
+    """None if its entry could not be read."""
     host: str
     id: str = ""
+    """On the server; empty if the request stays in this process."""
     parent: OpenPage | None = None
+    """Of a request that stays in this process: by its callback, or by the downloader, it was made."""
     fingerprint: bytes = b""
+    """What is added to the filter when it is done, if it was not when it was queued."""
     error: str | None = None
     is_over: bool = False
     children: int = 0
+    """How many requests that stay in this process wait or are open."""
     gave_item: bool = False
     records: Sequence[bytes] = ()
+    """What the filter of delivered pages is given when it is done."""
 
 
 class OpenPages(dict["Request", OpenPage]):

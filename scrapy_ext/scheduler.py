@@ -1,8 +1,7 @@
-"""The scheduler that processes share: requests are tested, added and queued in one step.
+"""The scheduler that processes share. The engine never waits for the server.
 
-The engine never waits for the server. What it enqueues, what it is done with and what it wants is
-collected, and goes out in one round trip beside the reactor. A request that was taken stays on the
-server until its callback and its items are done; what its callback made is sent no later.
+A request that was taken stays on the server until its callback and its items are done; what its
+callback made is sent no later.
 """
 
 from __future__ import annotations

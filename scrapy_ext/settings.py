@@ -1,8 +1,4 @@
-"""What a process reads from Scrapy before it comes to a crawl, and what it says then.
-
-The client of the server gives up after a short time-out and never retries by itself: the crawl
-waits beside the reactor.
-"""
+"""What a process reads from Scrapy before it comes to a crawl, and what it says then."""
 
 from __future__ import annotations
 
@@ -193,6 +189,7 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     cluster if the server is part of one.
     """
     address, given = _parameters(settings)
+    # It never retries by itself: the crawl waits beside the reactor.
     given |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
     # Entries of the queue are bytes, also where scrapy-redis is told to decode them.
     given |= {"retry": Retry(NoBackoff(), 0), "decode_responses": False}

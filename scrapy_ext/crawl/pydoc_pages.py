@@ -1,7 +1,6 @@
 """What pydoc says of the standard library, as a folder of HTML: a site that every machine carries.
 
-pydoc imports what it shows, so only harmless modules are rendered, in processes that have no
-standard input and no environment (pydoc prints `os.environ`, and a module may want a display).
+pydoc imports what it shows and prints `os.environ`: processes without it render harmless modules.
 """
 
 from __future__ import annotations

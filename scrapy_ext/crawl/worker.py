@@ -1,7 +1,6 @@
 """A worker of `bloomlock crawl`: a Scrapy process with the add-on, as any project has.
 
-Its settings are JSON in the variable GIVEN. To standard output it writes a JSON line for each page
-that it is done with. It stops when the job is gone.
+Its settings are JSON in the variable GIVEN. It tells of each page by a JSON line on its output.
 """
 
 from __future__ import annotations
