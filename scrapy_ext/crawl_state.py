@@ -227,7 +227,7 @@ class CrawlRecord:
 
 
 class Crawl(CrawlRecord):
-    """The crawl of a name, as one process takes part in it; `pace` is that of `settings.pace_of`."""
+    """The crawl of a name, as one process takes part in it; `pace` is of `settings.pace_of`."""
 
     shared: BloomFilter
     delivered: BloomFilter | None = None

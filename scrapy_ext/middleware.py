@@ -84,14 +84,14 @@ class DownloadMiddleware(_Middleware):
         """Note a response that is an error of the server."""
         statuses = map(int, self._crawler.settings.getlist("RETRY_HTTP_CODES"))
         if self.queue is not None and response.status in statuses:
-            self.queue.failed(request, f"status {response.status}")
+            self.queue.pages.fail(request, f"status {response.status}")
         return response
 
     def process_exception(self, request: Request, exception: Exception) -> None:
         """Note a failed download that no errback cares for."""
         is_refused = isinstance(exception, IgnoreRequest)
         if self.queue is not None and request.errback is None and not is_refused:
-            self.queue.failed(request, f"{type(exception).__name__}: {exception}")
+            self.queue.pages.fail(request, f"{type(exception).__name__}: {exception}")
 
 
 def attach(crawler: Crawler, queue: Scheduler) -> None:

@@ -197,7 +197,7 @@ class OpenPage:
     id: str = ""
     """On the server; empty if the request stays in this process."""
     parent: OpenPage | None = None
-    """Of a request that stays in this process: by its callback, or by the downloader, it was made."""
+    """The page that made a request that stays in this process, or of which the downloader did."""
     fingerprint: bytes = b""
     """What is added to the filter when it is done, if it was not when it was queued."""
     error: str | None = None

@@ -64,7 +64,7 @@ class Scheduler(BaseScheduler):
         self._crawler = crawler
         self._count: Any = crawler.stats.inc_value
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
-        self._pages = OpenPages(self._end)
+        self.pages = OpenPages(self._end)
         # What cannot be serialized comes first.
         self._ready: deque[tuple[OpenPage, Request]] = deque()
         self._active_at = time.monotonic()
@@ -95,7 +95,7 @@ class Scheduler(BaseScheduler):
             engine.check(crawler)
             check_jobdir(crawler)
             attach(crawler, self)
-            self._pushes = PushMaker(crawler, self._pages, use_pickle=settings.pickle)
+            self._pushes = PushMaker(crawler, self.pages, use_pickle=settings.pickle)
             pace = pace_of(crawler, settings)
             self._crawl = Crawl(client, settings, pace)
             begun = self._crawl.begin(overwrites=overwritten_file(crawler))
@@ -142,7 +142,7 @@ class Scheduler(BaseScheduler):
             self.exchange.want()
             return None
         page, request = self._ready.popleft()
-        self._pages.begin(request, page)
+        self.pages.begin(request, page)
         self._count("scheduler/dequeued")
         if request.meta.get("is_start_request"):
             # What is made of it by an errback, or by a callback with its `meta`, is another one.
@@ -170,7 +170,7 @@ class Scheduler(BaseScheduler):
         self, requests: list[Request], page: Request, *, has_items: bool = False
     ) -> list[bool]:
         """Note what the callback of a page made; return for each whether the engine gets it."""
-        self._pages.note_made(requests, page, has_items=has_items)
+        self.pages.note_made(requests, page, has_items=has_items)
         are_kept = [not self._pushes.is_known(request) for request in requests]
         delivered = self._crawl.delivered
         if delivered is None or not requests:
@@ -188,17 +188,13 @@ class Scheduler(BaseScheduler):
     def log_duplicate(self, request: Request) -> None:
         self._log.log(request, self._spider)
 
-    def failed(self, request: Request, why: str) -> None:
-        self._pages.fail(request, why)
-
     def failed_entry(self, data: bytes, error: Exception) -> None:
         self.exchange.send(self._pushes.failed(data, error))
 
     def _raised(self, failure: Failure, response: Any) -> None:
         # Start items have no response.
-        request = getattr(response, "request", None)
-        if request is not None:
-            self.failed(request, _why(failure.value))
+        if (request := getattr(response, "request", None)) is not None:
+            self.pages.fail(request, _why(failure.value))
 
     def _spider_idle(self) -> None:
         """Keep the spider open until the crawl has ended: others may have requests for it."""
@@ -222,7 +218,7 @@ class Scheduler(BaseScheduler):
         self.exchange.is_idle = self._has_ended = False
 
     def _collect_done(self) -> None:
-        self._pages.collect(engine.in_progress(self._crawler))
+        self.pages.collect(engine.in_progress(self._crawler))
 
     def _end(self, page: OpenPage) -> None:
         request = page.request
@@ -256,7 +252,7 @@ class Scheduler(BaseScheduler):
         # scrapy-redis keeps a spider open for so long.
         least = self._crawler.settings.getfloat("SCHEDULER_IDLE_BEFORE_CLOSE")
         is_long = time.monotonic() - self._active_at >= least
-        return is_long and not (self._ready or self._pages)
+        return is_long and not (self._ready or self.pages)
 
     def not_answered(self, error: Exception, *, is_first: bool) -> None:
         self._count("bloomlock/errors")
@@ -300,14 +296,14 @@ class Scheduler(BaseScheduler):
             return
         if push.mode in "nrl":
             self._pushes.known.add(push.fingerprint)
-        maker = None if push.entry else self._pages.maker_of.get(request)
+        maker = None if push.entry else self.pages.maker_of.get(request)
         if not is_wanted:
             self.log_duplicate(request)
             self._crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=self._spider
             )
             if maker is not None:
-                self._pages.child_ended(maker)
+                self.pages.child_ended(maker)
             return
         self._count("scheduler/enqueued")
         if not push.entry:
@@ -324,7 +320,7 @@ class Scheduler(BaseScheduler):
         except Exception as error:
             page.error, page.is_over = _why(error), True
             logger.exception("A request in the queue of %r cannot be read.", self._settings.name)
-            self._pages.settle(page)
+            self.pages.settle(page)
 
     def _lose(self) -> None:
         """End: the server has another crawl than this one, or none."""

@@ -25,32 +25,30 @@ from scrapy_ext.scheduler import Scheduler
 from scrapy_ext.settings import CrawlSettings, redis_client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger("bloomlock.scrapy")
 
 Kind = Literal["list", "set", "zset"]
+_TAKE = (files("scrapy_ext") / "scripts" / "feed_take.lua").read_text("utf-8")
 
 
-class StartMessages:
-    """The messages at a key, each taken under a lease of so many seconds."""
+def take_messages(
+    client: Any, key: str, how: tuple[Kind, float], count: int, done: Sequence[bytes] = ()
+) -> list[tuple[bytes, bytes]]:
+    """Remove messages of which the ids are `done`, and take others: ids and messages.
 
-    def __init__(self, client: Any, key: str, kind: Kind, lease: float) -> None:
-        # The tag brings all keys into the slot of the first.
-        tagged = key if "{" in key else f"{{{key}}}"
-        self._keys = [key, f"{tagged}:taken"]
-        self._words = [kind, int(lease * 1000)]
-        source = files("scrapy_ext") / "scripts" / "feed_take.lua"
-        self._script = client.register_script(source.read_text("utf-8"))
-
-    def take(self, count: int, done: Sequence[bytes] = ()) -> list[tuple[bytes, bytes]]:
-        """Remove messages of which the ids are `done`, and take others: ids and messages."""
-        # What is taken when the server cannot answer is there again after its lease.
-        prefix = f"{secrets.token_hex(8)}:"
-        taken = self._script(self._keys, [*self._words, count, prefix, *done])
-        return list(zip(taken[::2], taken[1::2], strict=True))
+    `how` is of what kind the key is, and the lease in seconds.
+    """
+    kind, lease = how
+    # The tag brings all keys into the slot of the first.
+    tagged = key if "{" in key else f"{{{key}}}"
+    # What is taken when the server cannot answer is there again after its lease.
+    words = [kind, int(lease * 1000), count, f"{secrets.token_hex(8)}:", *done]
+    taken = client.eval(_TAKE, 2, key, f"{tagged}:taken", *words)
+    return list(zip(taken[::2], taken[1::2], strict=True))
 
 
 class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
@@ -61,7 +59,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
     with any other scheduler the requests are lost that wait in the process.
     """
 
-    _messages: StartMessages
+    _take: Callable[..., list[tuple[bytes, bytes]]]
     _queue: Scheduler | None = None
     _is_reading = False
     _empty_since: float | None = None
@@ -81,7 +79,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
         kind: Kind = "set" if is_set else "zset" if is_zset else "list"
         config = CrawlSettings.read(self.crawler)
         client = redis_client(settings, config.timeout)
-        self._messages = StartMessages(client, self.redis_key, kind, config.lease)
+        self._take = partial(take_messages, client, self.redis_key, (kind, config.lease))
         middleware = self.crawler.get_spider_middleware(BatchingMiddleware)
         if middleware is not None and isinstance(middleware.checker, Scheduler):
             self._queue = middleware.checker
@@ -102,7 +100,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
 
     async def _read(self) -> None:
         try:
-            taken = await run_in_thread(partial(self._messages.take, self.redis_batch_size))
+            taken = await run_in_thread(partial(self._take, self.redis_batch_size))
             for identity, message in taken:
                 self._crawl(identity, message)
             if taken:
@@ -134,7 +132,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             self._remove(identity)
 
     def _remove(self, identity: bytes) -> None:
-        removing = run_in_thread(partial(self._messages.take, 0, [identity]))
+        removing = run_in_thread(partial(self._take, 0, [identity]))
         deferred_from_coro(removing).addErrback(
             lambda failure: logger.warning(
                 "A message at %r comes again: %s", self.redis_key, failure.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from crawling import ADDON, ALONE, PATIENCE
 from proxy import Proxy
 from servers import wait_until
 
-from scrapy_ext.spiders import StartMessages
+from scrapy_ext.spiders import take_messages
 
 if TYPE_CHECKING:
     import redis
@@ -38,25 +39,25 @@ def end_leases(server: redis.Redis) -> None:
 @pytest.mark.parametrize("kind", ["list", "set", "zset"])
 def test_a_message_that_is_not_done_is_there_again(r: redis.Redis, kind: Any) -> None:
     fill(r, kind, ["a", "b", "c"])
-    one, two = (StartMessages(r, "feed", kind, 60.0) for _ in range(2))
-    first = one.take(2)
-    (last,) = two.take(9)
+    one, two = (partial(take_messages, r, "feed", (kind, 60.0)) for _ in range(2))
+    first = one(2)
+    (last,) = two(9)
     assert {message for _, message in [*first, last]} == {b"a", b"b", b"c"}
     if kind != "set":
         assert [message for _, message in first] == [b"a", b"b"]
-    assert one.take(9, [first[0][0]]) == []
+    assert one(9, [first[0][0]]) == []
     end_leases(r)
-    assert {message for _, message in one.take(9)} == {first[1][1], last[1]}
-    one.take(0, r.zrange("{feed}:taken", 0, -1))
+    assert {message for _, message in one(9)} == {first[1][1], last[1]}
+    one(0, r.zrange("{feed}:taken", 0, -1))
     assert r.keys("*feed*") == []
 
 
 def test_on_a_cluster_messages_are_at_any_key(cluster: redis.RedisCluster) -> None:
     cluster.rpush("feed", "a", "b")
-    messages = StartMessages(cluster, "feed", "list", 60.0)
-    (first,) = messages.take(1)
+    take = partial(take_messages, cluster, "feed", ("list", 60.0))
+    (first,) = take(1)
     assert first[1] == b"a"
-    assert [message for _, message in messages.take(2, [first[0]])] == [b"b"]
+    assert [message for _, message in take(2, [first[0]])] == [b"b"]
 
 
 @pytest.mark.parametrize("set_up", [ALONE, ADDON], ids=["filter alone", "add-on"])

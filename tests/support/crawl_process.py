@@ -142,15 +142,21 @@ class DyingSpider(LinkSpider):
             await wait()
 
 
-class DyingPipeline:
-    """Notes items that leave it; that of a page may be the end of the process."""
-
-    def __init__(self, crawler):
-        self.crawler = crawler
+class Pipeline:
+    """Lets all items pass."""
 
     @classmethod
     def from_crawler(cls, crawler):
-        return cls(crawler)
+        made = cls()
+        made.crawler = crawler
+        return made
+
+    async def process_item(self, item):
+        return item
+
+
+class DyingPipeline(Pipeline):
+    """Notes items that leave it; that of a page may be the end of the process."""
 
     async def process_item(self, item):
         spider = self.crawler.spider
@@ -183,18 +189,8 @@ class RenamedSpider(LinkSpider):
         yield from self.parse(response)
 
 
-class SlowlyClosedPipeline:
+class SlowlyClosedPipeline(Pipeline):
     """Closes when the file of the setting CLOSE_WHEN is there."""
-
-    def __init__(self, crawler):
-        self.crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
-
-    def process_item(self, item):
-        return item
 
     async def close_spider(self):
         name = self.crawler.settings["CLOSE_WHEN"]
