@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 import threading
@@ -87,21 +86,6 @@ def test_a_worker_that_is_slower_than_its_lease(clock, mine, other):
     taken.check()
 
 
-def test_a_commit_after_the_lease(clock, mine, other):
-    """It counts unless another worker has claimed the item since, however that one ended."""
-    alone, *held = mine.claim_many(["alone", "committed", "given back", "open"], renew=False)
-    clock.go_on(91)
-    alone.commit()
-    assert other.exists("alone")
-    committed, given_back, _ = other.claim_many(["committed", "given back", "open"])
-    committed.commit()
-    given_back.abandon()
-    for claim in held:
-        with pytest.raises(ClaimLostError, match="another worker claimed"):
-            claim.commit()
-    assert other.exists_many(["committed", "given back", "open"]) == [True, False, False]
-
-
 def test_a_commit_after_a_clear_is_refused(mine, other):
     held, again = mine.claim_many(["a", "b"])
     other.clear()
@@ -110,24 +94,6 @@ def test_a_commit_after_a_clear_is_refused(mine, other):
     assert mine.commit_many([again]) == [False]
     assert not other.exists("a")
     assert other.claim("a").state is NEW
-
-
-def test_no_window_between_the_end_of_a_claim_and_the_commit(make, proxy, other):
-    """Another worker that looks before and after each command finds it BUSY, and then SEEN."""
-    mine = make(proxy.url)
-    claim, states = mine.claim("a"), []
-
-    def judge(_name, _number):
-        states.append(other.claim("a").state)
-        return "pass"
-
-    proxy.judge = judge
-    claim.commit()
-    proxy.judge = deliver
-    states.append(other.claim("a").state)
-    assert states[0] is BUSY
-    assert states == [BUSY] * states.count(BUSY) + [SEEN] * states.count(SEEN)
-    assert states[-1] is SEEN
 
 
 @pytest.mark.parametrize("call", ["commit", "commit_many", "commit twice"])
@@ -161,22 +127,6 @@ def test_a_commit_that_is_sent_again_undoes_no_discard(make, proxy, other, call)
     with pytest.raises(OutcomeUnknownError):
         claim.commit()
     claim.abandon()
-
-
-def test_each_that_expired_goes_to_one_caller(clock, make):
-    items = [f"item {number}" for number in range(100)]
-    dead, one, two = (make(shards=3) for _ in range(3))
-    left = dead.claim_many(items, renew=False, payloads=[f"of {item}" for item in items])
-    assert not one.claim_expired(), "nothing is over"
-    clock.go_on(61)
-    found = []
-    for pair in itertools.zip_longest(one.expired(), two.expired()):
-        for claim in filter(None, pair):
-            with claim:
-                found.append((claim.item, claim.payload, claim.attempts))
-    assert sorted(found) == sorted((item, f"of {item}", 2) for item in items)
-    assert dead.exists_many(items) == [True] * 100
-    assert dead.commit_many(left) == [False] * 100
 
 
 def test_fences_rise_though_claims_go_and_clocks_are_set_back(clock, mine):
