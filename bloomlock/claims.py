@@ -4,10 +4,11 @@
     open      id -> the record of the claim. Without a token: it was given back and is offered
     failed    id -> the record of an item that failed
     lost      token -> when its claim was taken over, retried or dropped
-    counts    the counters; `fence` is the last fence given out
+    counts    the counters
+    fence     the last fence given out
 
-An id is the 128-bit digest of an item. All of it belongs to one generation of the shard: what is
-left of an earlier one goes at the first step in another, but for the fence.
+An id is the 128-bit digest of an item. All of it but the fence belongs to one generation of the
+shard, and goes where another one takes its place.
 """
 
 from __future__ import annotations

@@ -131,18 +131,19 @@ class ClaimKeys(NamedTuple):
     lost: str
     counts: str
     discarded: str
+    fence: str
 
     @classmethod
     @lru_cache(KEPT_KEYS)
     def of(cls, bits_key: str) -> ClaimKeys:
         first = f"{bits_key.removesuffix('bits')}claims"
         parts = (f"{first}:{part}" for part in ("open", "failed", "lost", "counts"))
-        return cls._make((bits_key, first, *parts, discards_key(bits_key)))
+        return cls._make((bits_key, first, *parts, discards_key(bits_key), f"{first}:fence"))
 
     @property
     def of_generation(self) -> tuple[str, ...]:
         # The last fence outlives it.
-        return tuple(key for key in self if key != self.counts)
+        return self[:-1]
 
 
 def discards_key(bits_key: str) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.claims import COUNTERS, ClaimState, Offer, Record, Row, ask_claims, find_expired
 from bloomlock.commands import ask, encode_command, in_parallel
-from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import ClaimKeys
 
@@ -146,20 +145,15 @@ def count_claims(view: View) -> Core[ClaimCounts]:
 
 
 def _read_each(view: View, *commands: tuple[Any, ...]) -> Core[list[list[Any]]]:
-    """Read of each shard what commands say: a name, the key by its name, and other arguments.
-
-    A shard whose claims are of another generation is left out.
-    """
+    """Read of each shard what commands say: a name, the key by its name, and other arguments."""
     asked = []
     for keys in (ClaimKeys.of(shard.key) for shard in view.shards):
         words = [
             encode_command(name, *([getattr(keys, key)] if key else []), *more)
             for name, key, *more in commands
         ]
-        header = encode_command("HGET", keys.counts, "header")
-        asked.append(ask(keys.counts, header, *words))
-    expected = view.header.to_bytes(HEADER_BYTES, "big")
-    return [rest for header, *rest in (yield from in_parallel(asked)) if header == expected]
+        asked.append(ask(keys.claims, *words))
+    return (yield from in_parallel(asked))
 
 
 def _pairs(reply: Any) -> dict[bytes, Any]:

@@ -99,9 +99,9 @@ def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[b
 
 def _keys_of(keys: FilterKeys, shard: int, descriptor: Descriptor) -> list[str]:
     ours = ClaimKeys.of(keys.bits(shard))
-    first = [ours.bits, ours.discarded, ours.counts]
-    rest = [key for key in ours if key not in first]
-    return [*first, *rest, *kind_of(descriptor).keys(ours.bits, descriptor.header)]
+    rest = [key for key in ours if key not in (ours.bits, ours.discarded)]
+    own = kind_of(descriptor).keys(ours.bits, descriptor.header)
+    return [ours.bits, ours.discarded, *rest, *own]
 
 
 def check_ttl(parameter: str, value: object) -> int:

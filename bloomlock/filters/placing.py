@@ -179,7 +179,7 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
     """S3: put a prepared shard in its place; False: it is neither there nor prepared."""
     key = keys.bits(shard)
     prepared, ours = prepared_key(key, placing.generation), ClaimKeys.of(key)
-    stays = [ours.counts, *kind_of(placing).keys(key, placing.header)]
+    stays = [ours.fence, *kind_of(placing).keys(key, placing.header)]
     goes = [*ours.of_generation]
     if placing.replaces is not None:
         goes.append(native_key(key, generation_of(placing.replaces.header)))

@@ -1,7 +1,7 @@
 -- One step of claims on items of one shard, atomic. It may be sent again, and has the same answer then.
 -- What is stored stands in bloomlock/claims.py; the rules, under the same names, in
 -- tests/support/claim_rules.py.
--- KEYS   1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 counts, 7 the set of tombstones
+-- KEYS   1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 counts, 7 the set of tombstones, 8 fence
 -- ARGV   1 the header that the caller expects, 8 bytes, without flags; 2 layout, see slices.lua; 3 the
 --        step; 4 to 6 its options; then for each item its id, token, places and one word more
 -- Reply  {1, for each item an answer}, or {3, ...}, if the shard has tombstones. Nothing is done, and the
@@ -9,7 +9,7 @@
 --        if that is another one
 local LOST_LIFE_MS, LEASE_MS = 86400000, 60000
 local LEASE_OVER = 'its lease ran out before the work was done'
-local SHARD, CLAIMS, OPEN, FAILED, LOST, COUNTS, TOMBSTONES = unpack(KEYS)
+local SHARD, CLAIMS, OPEN, FAILED, LOST, COUNTS, TOMBSTONES, FENCE = unpack(KEYS)
 local call = redis.call
 
 local header, has_set = read_header(SHARD)
@@ -33,18 +33,10 @@ if step == 'take' or step == 'commit' then
     end
 end
 
--- What is left of an earlier generation goes, but for the fence.
-local known = call('HMGET', COUNTS, 'header', 'fence')
-local last_fence = tonumber(known[2] or 0)
-if known[1] ~= header then
-    call('UNLINK', CLAIMS, OPEN, FAILED, LOST, COUNTS)
-    call('HSET', COUNTS, 'header', header, 'fence', last_fence)
-end
-
 local function next_fence()
-    last_fence = math.max(last_fence + 1, now_us)
-    call('HSET', COUNTS, 'fence', last_fence)
-    return last_fence
+    local fence = math.max(tonumber(call('GET', FENCE) or 0) + 1, now_us)
+    call('SET', FENCE, fence)
+    return fence
 end
 
 -- The record of an open claim, with its token, or of an item that failed, with the error; nil: none.

@@ -1,6 +1,6 @@
 -- Give all keys of a filter other names and the filter a new generation; safe to repeat.
 -- KEYS   1 the descriptor, 2 the new one; then pairs of a key and its new name: of each shard first the
---        string, its tombstones, the counts of its claims
+--        string, then its tombstones
 -- ARGV   1 the header of the shards, 8 bytes, 2 their new one, both without flags, which each shard
 --        keeps; 3 the new generation, as it stands in the descriptor; 4 how many keys are of a shard
 -- Reply  "done", now or before; "changed" if the filter is another one, "taken" if the new name is;
@@ -29,10 +29,6 @@ for at = 1, #KEYS, 2 do
 end
 call('HSET', KEYS[2], 'generation', ARGV[3])
 for at = 3, #KEYS, size do
-  local counts = KEYS[at + 5]
   change_header(KEYS[at + 1], KEYS[at + 3], ARGV[1], ARGV[2], has_set[at])
-  if call('HGET', counts, 'header') == ARGV[1] then
-    call('HSET', counts, 'header', ARGV[2])
-  end
 end
 return 'done'

@@ -63,8 +63,8 @@ class Workers:
         assert made.add("another")
         with made.claim("another one"):
             pass
-        (counts,) = client.scan_iter("*:counts")
-        client.hset(counts, "fence", EVER)
+        (fence,) = client.scan_iter("*:fence")
+        client.set(fence, EVER)
         self._before = made.count_claims()
         self._contents = contents_of(client)
         self._is_timed = {}
