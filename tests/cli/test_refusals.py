@@ -14,7 +14,7 @@ NOWHERE = "unix:///nowhere/at/all.sock"
 SECONDS = "is no number of seconds, or number with m, h, d or w"
 WORDS = [
     *((f"dedup --capacity {n}", "is no whole number from 1 on") for n in ("0", "1.5", "x")),
-    (f"dedup --name n --capacity {'9' * 30}", "capacity must be at most"),
+    (f"dedup --name n --capacity {'9' * 30}", "capacity must be a whole number of items from 1 to"),
     *((f"dedup --name n --error-rate {p}", "range 0<x<1") for p in ("0", "1", "-0.1")),
     ("dedup --name n --error-rate 1%", "'1%' is not a valid float"),
     ("dedup --name n --error-rate 1e-20", "error_rate must be a number from 1e-15"),

@@ -16,7 +16,7 @@ from bloomlock.filters.options import FilterOptions
 
 NOWHERE = "unix:///nowhere/at/all.sock"
 """A server that would be the complaint, were it asked first."""
-CAPACITY = "capacity must be a whole number of items, at least 1, not "
+CAPACITY = "capacity must be a whole number of items from 1 to "
 ERROR_RATE = "error_rate must be a number from 1e-15 "
 SHARDS = "shards must be a whole number from 1 to 4096"
 NUM_HASHES = "num_hashes must be a whole number from 1 to 64 or None, not "

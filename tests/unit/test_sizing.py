@@ -20,12 +20,14 @@ from bloomlock.sizing import (
     MAX_SHARDS,
     RATE_TOLERANCE,
     Optimize,
+    Size,
     best_num_hashes,
     bits_needed,
     error_rate_at_fill,
     estimate_count,
     estimate_deviation,
     expected_error_rate,
+    native_size_for,
     shard_capacity,
     size_for,
     small_filter_rate,
@@ -72,6 +74,9 @@ def test_the_rate_is_kept_at_capacity_and_one_bit_less_would_break_it(
 
 
 def test_textbook_numbers():
+    assert [best_num_hashes(1e-6, word) for word in get_args(Optimize)] == [16, 7, 5]
+    assert size_for(1_000_000, 0.01) == Size(12_364_167, 3, 1)
+    assert native_size_for(1_000_000, 1e-6) == Size(30_197_871, 21, 1)
     # 9.585 bits an item at 1 % with the real-valued optimum, 9.593 with its k rounded to 7.
     assert bits_needed(1_000_000, 0.01, 7) == 9_592_955
     assert best_num_hashes(0.01, "memory") == 6
