@@ -17,13 +17,6 @@ from .suite import Bench
 from .suites import SUITES
 
 _SUITES = "\b\n" + "\n".join(f"{name:9}{suite.about}" for name, suite in SUITES.items())
-_results = click.option(
-    "--results",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=results.FOLDER,
-    help="Folder of the JSON files, one for each suite.  [default: benchmarks/results]",
-)
 
 
 @click.group()
@@ -38,7 +31,13 @@ def main() -> None:
 @click.option("--items", type=int, default=0, help="Items (pages, lines) of a slice.")
 @click.option("--part", "parts", multiple=True, help="Measure only this part of a suite.")
 @click.option("--contender", "contenders", multiple=True, help="Measure only this one.")
-@_results
+@click.option(
+    "--results",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=results.FOLDER,
+    help="Folder of the JSON files, one for each suite.  [default: benchmarks/results]",
+)
 def run_command(
     names: tuple[str, ...], folder: Path, parts: tuple[str, ...], **chosen: Any
 ) -> None:
@@ -75,13 +74,12 @@ def run_command(
 
 
 @main.command("page")
-@_results
-def page_command(folder: Path) -> None:
+def page_command() -> None:
     """Draw the results, and write tables and pictures between the markers of README and docs."""
     # PLC0415: matplotlib is slow to import, and part of the extra `bench`.
     from . import plots  # noqa: PLC0415
 
-    found = results.load(folder)
+    found = results.load()
     for picture in plots.draw(found, page.FOLDER):
         click.echo(picture)
     for file in page.PAGES:

@@ -55,7 +55,6 @@ def _decades(first: int, last: int) -> list[float]:
     return [10.0**power for power in range(first, last + 1)]
 
 
-_RATE, _MB, _P99 = _decades(3, 6), _decades(-1, 3), _decades(-1, 3)
 _LOGARITHMIC = {"batch", "items", "clients"}
 _DRAWN = {
     "batch": Picture(
@@ -63,14 +62,14 @@ _DRAWN = {
         lambda row: row.table == "add_many: new items" and row.at["capacity"] == CAPACITY,
         "atomic exact bf sadd native",
         Axis("batch", "items in a call"),
-        [Axis("rate", "items a second", ticks=_RATE)],
+        [Axis("rate", "items a second", ticks=_decades(3, 6))],
     ),
     "memory": Picture(
         "memory",
         lambda row: row.part == "bits" and row.at["rate"] == ERROR_RATE,
         "atomic sadd bf memory",
         Axis("items", "items"),
-        [Axis("mb", "MB on the server", ticks=_MB)],
+        [Axis("mb", "MB on the server", ticks=_decades(-1, 3))],
     ),
     "errors": Picture(
         "memory",
@@ -86,7 +85,7 @@ _DRAWN = {
         Axis("clients", "clients on one lock"),
         [
             Axis("rate", "grants a second"),
-            Axis("p99", "99th percentile of the wait, ms", ticks=_P99),
+            Axis("p99", "99th percentile of the wait, ms", ticks=_decades(-1, 3)),
         ],
     ),
     "scrapy": Picture(

@@ -132,7 +132,7 @@ def message_of(error: Exception) -> str | None:
 def sentence(message: str) -> str:
     """Return a message of the library in the words of the command line."""
     message = message.replace(_LOST, "run the command again")
-    return re.sub("^(client|url) must be( a redis-py client or)?", "--url must be", message)
+    return re.sub("^(client|url) must be( a redis-py client or)?", "the server must be", message)
 
 
 # -- tables and JSON -------------------------------------------------------------------------------

@@ -87,8 +87,8 @@ def test_a_filter_that_is_not_there(refuse, name, words):
 @pytest.mark.parametrize(
     ("url", "part"),
     [
-        ("http://localhost", "--url must be a URL that starts with redis://"),
-        ("localhost:6379", "--url must be a URL that starts with redis://"),
+        ("http://localhost", "the server must be a URL that starts with redis://"),
+        ("localhost:6379", "the server must be a URL that starts with redis://"),
         # What stands in the place of the port may be a password that is cut by its own slash.
         ("redis://localhost:port", "must be the URL of a Redis server, not 'redis://***'"),
         ("redis://:se/cret@127.0.0.1:1", ""),
