@@ -6,7 +6,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cli_process import COMMAND, Done, ForkServer, environment
+from cli_process import COMMAND, CommandForks, Done, environment
 
 from bloomlock import BloomFilter
 
@@ -21,13 +21,13 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer]:
-    with ForkServer() as server:
+def fork_server() -> Iterator[CommandForks]:
+    with CommandForks("cli_fork_server.py", OPENBLAS_NUM_THREADS="1") as server:
         yield server
 
 
 @pytest.fixture
-def run(valkey: str, fork_server: ForkServer) -> Callable[..., Done]:
+def run(valkey: str, fork_server: CommandForks) -> Callable[..., Done]:
     """Run a command to its end; its server is the one of BLOOMLOCK_URL."""
 
     def run(*arguments: str, given: bytes = b"", url: str | None = valkey, **extra: str) -> Done:

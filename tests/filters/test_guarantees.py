@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import redis
+from strategies import STRATEGIES
 
 from bloomlock import BloomFilter
 from bloomlock.errors import ConfigurationError
-
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock", "native")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

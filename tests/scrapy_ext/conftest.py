@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from crawling import Forks, Runner, Site
+from crawling import Runner, Site
+from forks import SUPPORT, Forks
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.reactor import install_reactor
 
@@ -30,7 +31,7 @@ def site() -> Iterator[Site]:
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
     """What starts processes that have imported Scrapy."""
-    with Forks() as made:
+    with Forks("crawl_process.py", PYTHONPATH=str(SUPPORT)) as made:
         yield made
 
 

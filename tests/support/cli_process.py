@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
+
+from forks import PATIENCE, Forks
 
 COMMAND = (sys.executable, "-m", "bloomlock.cli")
-PATIENCE = 240.0
-"""Seconds; only a process that hangs takes as long, however busy the machine is."""
 
 
 class Done(NamedTuple):
@@ -23,25 +20,8 @@ class Done(NamedTuple):
     stderr: bytes
 
 
-class ForkServer:
-    """Runs command lines to their end, one at a time, each in a process of its own."""
-
-    def __enter__(self) -> Self:
-        ours, theirs = socket.socketpair()
-        script = Path(__file__).with_name("cli_fork_server.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=environment(None, {"OPENBLAS_NUM_THREADS": "1"}),
-        )
-        theirs.close()
-        ours.settimeout(PATIENCE)
-        self._control = ours
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._control.close()
-        self._process.wait(PATIENCE)
+class CommandForks(Forks):
+    """Runs command lines to their end, each in a process of its own."""
 
     def run(
         self, arguments: list[str], given: bytes, url: str | None, extra: dict[str, str]
@@ -50,7 +30,7 @@ class ForkServer:
         ends = [os.pipe() for _ in range(3)]
         files = [ends[0][0], ends[1][1], ends[2][1]]
         request = {"arguments": arguments, "environment": environment(url, extra)}
-        socket.send_fds(self._control, [json.dumps(request).encode() + b"\n"], files)
+        _, status = self.start(request, files)
         for file in files:
             os.close(file)
         outputs: list[bytes] = [b"", b""]
@@ -61,11 +41,12 @@ class ForkServer:
         ]
         for thread in threads:
             thread.start()
-        status = int(self._control.recv(100))
+        with os.fdopen(status) as pipe:
+            code = int(pipe.readline())
         for thread in threads:
             thread.join(PATIENCE)
         assert not any(thread.is_alive() for thread in threads), "its pipes are still open"
-        return Done(status, *outputs)
+        return Done(code, *outputs)
 
 
 def _feed(file: int, data: bytes) -> None:

@@ -7,20 +7,17 @@ this module are settings by their names: "__main__.PickyPipeline".
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
 import signal
-import socket
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from fork_end import run_to_end
+from fork_end import run_to_end, serve
 from redis.sentinel import Sentinel
 from scrapy import Request, Spider, signals
 from scrapy.cmdline import execute
@@ -299,34 +296,11 @@ def run(task) -> None:
     execute(["scrapy", *task["command"]])
 
 
-def become(task) -> NoReturn:
+def become(_files, task) -> NoReturn:
     """Go on as a process that crawls."""
     for number, name in enumerate(task["outputs"], 1):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
     run_to_end(lambda: run(task))
-
-
-def await_end(child, status) -> None:
-    """Write how a process ended."""
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.write(status, b"%d\n" % code)
-    os.close(status)
-
-
-def serve(control) -> None:
-    """Answer requests until the other end is closed."""
-    while True:
-        line, files, _, _ = socket.recv_fds(control, 1 << 16, 1)
-        if not line:
-            return
-        (status,) = files
-        child = os.fork()
-        if child == 0:
-            control.close()
-            os.close(status)
-            become(json.loads(line))
-        threading.Thread(target=await_end, args=(child, status)).start()
-        control.sendall(b"%d\n" % child)
 
 
 if __name__ == "__main__":
@@ -339,6 +313,4 @@ if __name__ == "__main__":
     for path in Settings().get("DOWNLOAD_HANDLERS_BASE").values():
         load_object(path)
     assert "twisted.internet.reactor" not in sys.modules, "each process installs its own"
-    # A fork that looked for garbage among these modules would copy their memory.
-    gc.freeze()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(become)

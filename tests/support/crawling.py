@@ -6,25 +6,22 @@ import contextlib
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
+
+from forks import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import redis
+    from forks import Forks
 
-SUPPORT = Path(__file__).parent
 PAGES = 8
-PATIENCE = 300.0
-"""Seconds after which a process hangs."""
 
 PLAIN: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 FILTER: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter"}
@@ -170,37 +167,6 @@ class Process:
         return self.finish()
 
 
-class Forks:
-    """Starts processes as forks of one that has imported Scrapy: an import takes a second."""
-
-    def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair()
-        self._server = subprocess.Popen(
-            [sys.executable, str(SUPPORT / "crawl_process.py"), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": str(SUPPORT)},
-        )
-        theirs.close()
-        self._ours.settimeout(PATIENCE)
-
-    def start(self, task: dict[str, Any], outputs: list[Path]) -> Process:
-        status, writing = os.pipe()
-        for output in outputs:
-            output.touch()
-        written = json.dumps({**task, "outputs": [*map(str, outputs)]}).encode()
-        socket.send_fds(self._ours, [written], [writing])
-        os.close(writing)
-        return Process(int(self._ours.recv(100)), status, outputs)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ours.close()
-        self._server.wait(PATIENCE)
-
-
 def end_leases(client: redis.Redis) -> None:
     """Let all leases of crawls be over, as if their time had passed."""
     for key in client.scan_iter(match="*:workers"):
@@ -273,7 +239,10 @@ class Runner:
     def _keep(self, task: dict[str, Any]) -> Process:
         number = len(self._started)
         outputs = [self._folder / f"{number}.{name}" for name in ("out", "log")]
-        self._started.append(self._forks.start(task, outputs))
+        for output in outputs:
+            output.touch()
+        pid, status = self._forks.start({**task, "outputs": [*map(str, outputs)]}, [])
+        self._started.append(Process(pid, status, outputs))
         return self._started[-1]
 
     def noted(self, what: str) -> Counter[str]:

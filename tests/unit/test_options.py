@@ -73,15 +73,7 @@ TOGETHER = [
     *(({"up_to": 10**n}, "up_to must be at most") for n in (12, 14)),
     ({"up_to": 10**9, "shards": 1}, "up_to must be at most"),
     (GROWS | {"seeds": [1, 2]}, "seeds must be None with on_full='grow'"),
-    ({"strategy": "native", "seeds": [1]}, "seeds must be None, the default, with strategy='nat"),
-    ({"strategy": "native", "num_hashes": 3}, "num_hashes must be None, the default, with strat"),
-    ({"strategy": "native", "key": "x" * 16}, "key must be None with strategy='native'"),
     (WITH_WINDOW | {"on_full": "raise"}, "on_full must be 'warn' with window="),
-    *(
-        (needs | {"strategy": strategy}, f"'{strategy}'")
-        for needs in (WITH_WINDOW, GROWS)
-        for strategy in ("transaction", "lock", "pipeline", "native")
-    ),
     ({"capacity": 10**9, "shards": 1}, "1 shards hold"),
     ({"capacity": 10**13}, r"needs about 2\^"),
     ({"nonsense": 1}, "nonsense"),
