@@ -67,8 +67,8 @@ def run_script(
                 state.note_discards(view)
             if how != GROWN:
                 return None if how == OTHER else returned
-            for shard, count in zip(shards, returned, strict=True):
-                shard.slices.learn(count)
+            number, count = returned
+            shards[number - 1].slices.learn(count)
 
     reply = yield from in_one_generation(state, work)
     if given and state.view is not None and state.fill.due(len(given)):

@@ -57,20 +57,12 @@ local function write(key, id, record, text)
     call('HSET', key, id, fixed .. record.carried)
 end
 
-local function set_lease(id, until_ms)
-    call('ZADD', CLAIMS, until_ms, id)
-end
-
 -- When the lease of a claim ends.
 local function lease_of(id)
     local until_ms = tonumber(call('ZSCORE', CLAIMS, id) or now_ms + LEASE_MS)
     -- A claim whose lease was evicted may be a live one.
-    set_lease(id, until_ms)
+    call('ZADD', CLAIMS, until_ms, id)
     return until_ms
-end
-
-local function count(counter)
-    call('HINCRBY', COUNTS, counter, 1)
 end
 
 -- From now on the worker of a claim cannot commit it.
@@ -86,7 +78,7 @@ local function finish(id, found, counter)
     call('HDEL', OPEN, id)
     call('ZREM', CLAIMS, id)
     if found.text ~= '' then
-        count(counter)
+        call('HINCRBY', COUNTS, counter, 1)
     end
 end
 
@@ -111,7 +103,7 @@ function steps.take(id, token, places, carried)
         return {'seen'}
     end
     if found and found.text == token then
-        set_lease(id, math.max(until_ms, now_ms + lease_ms))
+        call('ZADD', CLAIMS, math.max(until_ms, now_ms + lease_ms), id)
         if not only_expired and carried ~= found.carried then
             -- Another call of the same worker, whose first one was not answered.
             found.carried = carried
@@ -141,7 +133,7 @@ function steps.take(id, token, places, carried)
     end
     if found and found.text ~= '' then
         take_over(found.text)
-        count('expired')
+        call('HINCRBY', COUNTS, 'expired', 1)
     end
     local made = {
         fence = next_fence(),
@@ -150,10 +142,10 @@ function steps.take(id, token, places, carried)
         carried = only_expired and found.carried or carried,
     }
     write(OPEN, id, made, token)
-    set_lease(id, now_ms + lease_ms)
+    call('ZADD', CLAIMS, now_ms + lease_ms, id)
     -- The token of a claim that was not answered may be in use again.
     call('ZREM', LOST, token)
-    count('claimed')
+    call('HINCRBY', COUNTS, 'claimed', 1)
     return {'new', made.fence, made.attempts, only_expired and made.carried or nil}
 end
 
@@ -199,9 +191,9 @@ function steps.abandon(id, token, _, offered)
     end
     write(OPEN, id, found, '')
     if offered == 'now' then
-        set_lease(id, now_ms)
+        call('ZADD', CLAIMS, now_ms, id)
     end
-    count(counter)
+    call('HINCRBY', COUNTS, counter, 1)
     return 1
 end
 
@@ -211,7 +203,7 @@ function steps.renew(id, token, _, lease_ms)
     local found = read(OPEN, id)
     local is_own = found and found.text == token
     if is_own then
-        set_lease(id, math.max(lease_of(id), now_ms + lease_ms))
+        call('ZADD', CLAIMS, math.max(lease_of(id), now_ms + lease_ms), id)
     end
     return is_own and 1 or 0
 end
@@ -231,7 +223,7 @@ function steps.retry(id)
         record.attempts = 0
         record.fence = found and found.fence or next_fence()
         write(OPEN, id, record, found and found.text or '')
-        set_lease(id, now_ms)
+        call('ZADD', CLAIMS, now_ms, id)
     elseif found then
         take_over(found.text)
         finish(id, found, 'expired')

@@ -30,7 +30,7 @@ local function open_slices(key, layout, has_set, adds)
     end
     local time = call('TIME')
     local now = math.floor((time[1] * 1000000 + time[2]) / epoch_us)
-    slices.is_window, slices.is_behind = true, now > newest
+    slices.is_window = true
     if adds and now > newest then
         for epoch = math.max(newest + 1, now - count + 1), now do
             used = bit.band(used, bit.bnot(bit.lshift(1, epoch % count)))
@@ -43,7 +43,7 @@ local function open_slices(key, layout, has_set, adds)
             call('SETRANGE', key, first + start, string.sub(zeros, 1, size - start))
         end
         call('SETRANGE', key, 8, struct.pack('>I8I2', now, used))
-        newest, slices.newest, slices.is_behind, slices.has_moved = now, now, false, true
+        newest, slices.newest, slices.has_moved = now, now, true
     end
     slices.oldest = math.max(newest, now) - count + 1
     for epoch = newest, slices.oldest, -1 do
