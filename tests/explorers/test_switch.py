@@ -310,7 +310,10 @@ def test_a_client_that_sleeps_at_any_step(world, case, seed, is_long):
                 for one in walk.history:
                     # What nobody else replaces, and nobody loses, is not found lost.
                     is_alone = not {*SWITCHES} & {*programs[1 - one.client]}
-                    assert not (is_alone and is_error(one.answer)), walk.history
+                    # A client that waits opens the filter again, and the rebuild says so.
+                    is_opened = (one.kind, one.answer) == ("rebuild", "BloomlockError")
+                    is_wrong = is_error(one.answer) and not is_opened
+                    assert not (is_alone and is_wrong), walk.history
                 inner += 1
             number += size
         assert number > 1
