@@ -19,7 +19,7 @@ from bloomlock.errors import (
 )
 from bloomlock.keys import LockKeys
 from bloomlock.locks.options import deadline_of
-from bloomlock.locks.protocol.steps import LIVENESS_MS, RENEW, Granted, LockRequest, LockSteps
+from bloomlock.locks.protocol.steps import RENEW, Granted, LockRequest, LockSteps
 from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt
 from bloomlock.runtime.clock import boot_clock
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 CONFIRM_SECONDS = 1.0
 """How long replicas have to acknowledge a grant."""
-MOMENT = 0.1
-"""Seconds; a hold that is shorter pays for no renewal, and seldom for a wake-up of the watchdog."""
 
 _numbers = itertools.count(1)
 
@@ -107,9 +105,8 @@ class LockSession(Watched):
                 # The server would let a reader in a second time.
                 self._report("timeout", 0.0)
                 return False
-        provisional_ms = LIVENESS_MS if self.options.renews else 0
-        terms = (self.options.lease_ms, self._is_shared, b"", provisional_ms)
-        request = make(LockRequest, (new_token(), *terms))
+        terms = (new_token(), self.options.lease_ms, self._is_shared, b"")
+        request = make(LockRequest, terms)
         until = None if seconds is None else now + seconds
         return self.attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
@@ -148,13 +145,7 @@ class LockSession(Watched):
         if options.max_hold is not None:
             hold.last_renewal = now + options.max_hold
         if options.renews:
-            left = got.deadline - now
-            seconds = left / RENEWALS_PER_LEASE
-            if left < options.lease_ms / 1000 * (1 - 1 / RENEWALS_PER_LEASE):
-                # A grant that was announced comes with a provisional lease. The hold gets the whole
-                # one as soon as it has lasted a moment.
-                seconds = min(MOMENT, seconds)
-            hold.renew_at = now + seconds
+            hold.renew_at = now + (got.deadline - now) / RENEWALS_PER_LEASE
         self._holds[hold] = hold
         WATCHDOG.add(hold, self, self._runtime)
         self._report("acquired", now - began, hold)

@@ -11,38 +11,45 @@ from typing import TYPE_CHECKING
 import lock_model as model
 import pytest
 from explorer import explore
-from lock_model import FINISHED, LEASE_MS, Budget, Client, Kind, World, moves, record_of
+from lock_model import (
+    FINISHED,
+    LEASE_MS,
+    LIVENESS_MS,
+    Budget,
+    Client,
+    Kind,
+    World,
+    moves,
+    record_of,
+)
 from lock_scripts import Scripts
 
-from bloomlock.locks.protocol.steps import LIVENESS_MS, NO_CHANNEL, SLICE_MS, Granted
+from bloomlock.locks.protocol.steps import NO_CHANNEL, SLICE_MS, Granted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
 ONE = Kind()
 TWICE = Kind(rounds=2)
-ON_TRIAL = Kind(provisional_lease_ms=LEASE_MS // 2)
 READER = Kind(is_shared=True)
 LOOKS = Kind(channel=NO_CHANNEL)
 UNHEARD = Kind(channel=b"elsewhere")
 TRIES = Kind(tries=True)
-READER_ON_TRIAL = READER._replace(provisional_lease_ms=LEASE_MS // 2)
 ALL = Budget(crashes=1, losses=1, naps=1, renewals=1, mutes=1)
 
 WORLDS = [
     ((ONE, ONE), Budget(naps=1, losses=1)),
-    ((ON_TRIAL, ONE), Budget(crashes=1, mutes=1)),
+    ((ONE, ONE), Budget(crashes=1, mutes=1)),
     ((LOOKS, ONE, UNHEARD), Budget()),
     ((LOOKS, UNHEARD), Budget(crashes=1, naps=1)),
     ((ONE, ONE, TRIES), Budget(crashes=1)),
     ((READER, ONE, READER._replace(tries=True)), Budget(losses=1)),
     ((READER, READER, ONE), Budget(crashes=1)),
-    ((READER_ON_TRIAL, READER, ONE), Budget(renewals=1)),
+    ((READER, READER, ONE), Budget(renewals=1)),
     ((ONE, ONE, ONE), Budget()),
 ]
 LARGE = [
     ((ONE, ONE), ALL),
-    ((ON_TRIAL, ON_TRIAL), ALL),
     ((TWICE, TWICE), Budget(crashes=1, losses=1)),
     ((READER, ONE), ALL._replace(mutes=0)),
     ((ONE, ONE, ONE), Budget(crashes=1)),
@@ -94,7 +101,7 @@ def check(world: World) -> None:
         assert client.phase != "done" or token not in tokens, f"{who} left something behind"
         assert not world.holds(who) or record not in state.records(), f"{who} waits behind itself"
         # Whoever sleeps through a grant has to ask anew.
-        over_ms = client.contact + world.asking(who).granted_ms + SLICE_MS
+        over_ms = client.contact + LEASE_MS + SLICE_MS
         if client.phase == "waiting" and world.is_waiter_alive(who) and world.now_ms < over_ms:
             assert world.holds(who) or record in state.records(), f"{who} was forgotten"
             check_next_look(world, who)

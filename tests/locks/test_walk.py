@@ -271,9 +271,6 @@ class Walk:
                 self.note(hold)
 
     def renew(self) -> None:
-        for hold in self.holds:
-            # A grant that was announced is short until it has lasted a moment.
-            wait_until(lambda hold=hold: hold.person(hold.shared.lock.remaining) > TTL / 2)
         self.server.pexpire(self.key, 300_000)
         self.clock.advance(0.4 * TTL)
         wait_until(lambda: self.server.pttl(self.key) > 300_000)

@@ -120,24 +120,6 @@ def test_an_extension_whose_answer_does_not_come_counts_as_the_shorter_lease(wor
     ann(lock.release)
 
 
-def test_a_grant_that_was_waited_for_is_short_until_its_first_renewal(world, ann, bob):
-    events = []
-    holder, lock = world.rival(), world.lock(ttl=10 * TTL, observer=events.append)
-    ann(holder.acquire)
-    future = bob.start(lock.acquire)
-    wait_until(lambda: world.waiting(lock) == 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bloomlock.locks.session.MOMENT", TTL)
-        ann(holder.release)
-        assert future.result(TTL) is True
-    assert bob(lock.remaining) < 6
-    assert world.servers[0].pttl(lock.key) <= 8000
-    wait_until(lambda: renewals(events))
-    assert bob(lock.remaining) > 9 * TTL
-    assert world.servers[0].pttl(lock.key) > 9000 * TTL
-    bob(lock.release)
-
-
 def test_a_lock_that_is_dropped_while_held_is_left_to_expire(world, ann, clock, caplog):
     lock = world.lock()
     key = lock.key

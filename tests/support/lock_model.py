@@ -14,7 +14,6 @@ from lock_scripts import LockState
 from bloomlock.locks.options import deadline_of
 from bloomlock.locks.protocol.steps import (
     ACQUIRE,
-    LIVENESS_MS,
     NO_CHANNEL,
     RELEASE,
     RENEW,
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
     from bloomlock.locks.protocol.steps import LockScript
 
+LIVENESS_MS = 3 * SLICE_MS
+"""lock_start.lua has the same number."""
 LEASE_MS = 2 * SLICE_MS
 TICK_MS = SLICE_MS
 """Time goes in steps of this; leases and liveness are multiples of it."""
@@ -47,7 +48,6 @@ class Kind(NamedTuple):
 
     is_shared: bool = False
     rounds: int = 1
-    provisional_lease_ms: int = 0
     channel: bytes = b""
     tries: bool = False
 
@@ -101,7 +101,7 @@ class World(NamedTuple):
         kind = self.kinds[who]
         token = b"%d.%d" % (who, self.clients[who].round)
         channel = b"" if kind.tries else kind.channel or b"c%d" % who
-        return LockRequest(token, LEASE_MS, kind.is_shared, channel, kind.provisional_lease_ms)
+        return LockRequest(token, LEASE_MS, kind.is_shared, channel)
 
     def run(self, script: LockScript[Any], request: Any) -> Step:
         # The connection of a client that has crashed is closed.

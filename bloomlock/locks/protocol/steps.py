@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 SLICE_MS = 2_000
-"""A waiter comes back at least this often, and says by it that it is alive."""
-LIVENESS_MS = 3 * SLICE_MS
-"""A waiter that was not heard of for so long is passed over; lock_start.lua has the same number."""
+"""A waiter comes back at least this often, and says by it that it is alive; lock_start.lua has how
+long a waiter counts as alive."""
 NO_CHANNEL = b"-"
 """The channel of waiters to whom nothing can be announced."""
 
@@ -36,29 +35,15 @@ class LockRequest(NamedTuple):
     lease_ms: int
     is_shared: bool = False
     channel: bytes = b""  # where to announce a grant; empty: not willing to wait
-    # The lease of a grant that has to be announced; 0: `lease_ms`. A waiter that renews keeps
-    # others waiting for no longer than this if it died in the queue.
-    provisional_lease_ms: int = 0
 
     def listening(self, channel: bytes) -> LockRequest:
-        return make(LockRequest, (*self[:3], channel, self[4]))
-
-    @property
-    def granted_ms(self) -> int:
-        """The lease a waiter counts on when its grant is announced."""
-        return min(self.lease_ms, self.provisional_lease_ms or self.lease_ms)
-
-    @property
-    def queued_ms(self) -> int:
-        """The lease that the server gives when it announces the grant: one slice longer.
-
-        The waiter counts its lease from when it last asked, which is at most a slice earlier.
-        """
-        return self.granted_ms + SLICE_MS
+        return make(LockRequest, (*self[:3], channel))
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        queued_ms = self.queued_ms if self.channel else 0
+        # A waiter counts the lease of a grant that is announced from when it last asked, which is
+        # at most a slice earlier. So the server gives one slice more.
+        queued_ms = self.lease_ms + SLICE_MS if self.channel else 0
         word = b"read" if self.is_shared else b"-"
         return word, self.lease_ms, queued_ms, self.channel, self.token
 

@@ -167,8 +167,7 @@ class Attempt:
         payload = yield make(NextMessage, (request.token, seconds))
         if payload is None or (fence := int(payload.split(b" ")[1])) <= busy.fence:
             return None
-        now, granted_ms = self._clock(), request.granted_ms
-        if now >= (end := deadline_of(sent, granted_ms + SLICE_MS)):
+        now, end = self._clock(), deadline_of(sent, request.lease_ms + SLICE_MS)
+        if now >= end:
             return None
-        # A renewal whose reply is lost may have shortened the lease to its usual length.
-        return make(Obtained, (fence, min(end, deadline_of(now, granted_ms))))
+        return make(Obtained, (fence, min(end, deadline_of(now, request.lease_ms))))
