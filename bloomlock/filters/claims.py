@@ -157,7 +157,7 @@ class ClaimSession(Watched):
 
     def watch(self) -> None:
         if self.hold is not None and self.hold.renew_at is not None:
-            WATCHDOG.add(self.hold, self, self.runtime)
+            WATCHDOG.add(self.hold, self)
 
     @property
     def is_open(self) -> bool:

@@ -16,7 +16,7 @@ from bloomlock.runtime.connections import place_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock.effects import Core
+    from bloomlock.effects import AnyRuntime, Core
     from bloomlock.locks.protocol.steps import LockSteps
 
     Place = tuple[Any, str, type, Any]
@@ -31,6 +31,7 @@ class Watched(Protocol):
 
     what: str  # "lock" or "claim"
     steps: LockSteps | None = None  # give holds back at the end of the process or the loop
+    runtime: AnyRuntime
 
     @property
     def label(self) -> str: ...  # what messages call it

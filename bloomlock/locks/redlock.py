@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.commands import encode_command
-from bloomlock.effects import AnyRuntime, ConnectionLost, Core, FanOut, Pause
+from bloomlock.effects import ConnectionLost, Core, FanOut, Pause
 from bloomlock.errors import ConfigurationError, QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.options import deadline_of
@@ -336,9 +336,9 @@ class RedlockSession(LockSession):
     steps: MajoritySteps
     attempt = MajorityAttempt
 
-    def attach(self, runtime: AnyRuntime) -> None:
-        super().attach(runtime)
-        self.steps = MajoritySteps(self.name, len(runtime.members), self.options, boot_clock)
+    def __init__(self, name: str, options: RedlockOptions, servers: int) -> None:
+        super().__init__(name, options)
+        self.steps = MajoritySteps(name, servers, options, boot_clock)
 
     def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
         return hold, lease_ms

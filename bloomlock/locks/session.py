@@ -55,6 +55,7 @@ def new_token() -> bytes:
 class LockSession(Watched):
     what = "lock"
     steps: LockSteps
+    runtime: AnyRuntime
     attempt = Attempt
 
     def __init__(
@@ -78,12 +79,8 @@ class LockSession(Watched):
         self._holds: dict[Hold, Hold] = {}
         self._is_shared = is_shared
         self._is_reentrant = is_reentrant
-        self._runtime: AnyRuntime
-        self._crowded = False
-
-    def attach(self, runtime: AnyRuntime) -> None:
-        self._runtime = runtime
         self.steps = LockSteps(self.keys)
+        self._crowded = False
 
     def begin(self, owner: object, seconds: float | None) -> Attempt | bool:
         """Return the attempt to be carried out, or whether the owner, who has the lock, gets it.
@@ -147,7 +144,7 @@ class LockSession(Watched):
         if options.renews:
             hold.renew_at = now + (got.deadline - now) / RENEWALS_PER_LEASE
         self._holds[hold] = hold
-        WATCHDOG.add(hold, self, self._runtime)
+        WATCHDOG.add(hold, self)
         self._report("acquired", now - began, hold)
         for other in self._all_holds():
             if not (other is hold or self._is_shared or other.lost):
@@ -230,7 +227,7 @@ class LockSession(Watched):
         if self.options.renews:
             hold.renew_at = sent + hold.renewal_seconds
         # The watchdog sleeps until what was due before.
-        WATCHDOG.add(hold, self, self._runtime)
+        WATCHDOG.add(hold, self)
         return True
 
     def owned(self, owner: object) -> Core[bool]:

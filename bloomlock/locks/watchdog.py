@@ -29,7 +29,7 @@ from .reports import AT_END_SECONDS, REPORTS, listed
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
-    from bloomlock.effects import AnyRuntime, Core
+    from bloomlock.effects import Core
 
     from .hold import Place, Watched
 
@@ -75,10 +75,10 @@ class Watchdog:
         self._runs = False
         self._lines = weakref.WeakKeyDictionary[Any, background.Line]()
 
-    def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
+    def add(self, hold: Hold, session: Watched) -> None:
         hold.session, hold.kind = weakref.ref(session), type(session)
-        hold.steps, hold.runtime = session.steps, runtime
-        if runtime.is_async:
+        hold.steps, hold.runtime = session.steps, session.runtime
+        if hold.runtime.is_async:
             hold.loop = asyncio.get_running_loop()
             _watch_end(hold.loop)
         self._holds[hold] = None

@@ -102,43 +102,44 @@ class AsyncLock:
         self._use(LockSession(name, LockOptions(ttl, **options), **kind), client)
 
     def _use(self, session: LockSession, client: Any) -> None:
-        self._session = session
         session.lock = weakref.ref(self)
-        self._start(client)
+        self._session, self._client = session, client
+        if True:  # ASYNC
+            # It connects at the first use, when there is a loop.
+            self._runtime: Any = None
+            self._made: list[Any] = []
+        else:
+            self._take(*self._connect())
+
+    async def _connect(self) -> tuple[Any, list[Any]]:
+        """Return the runtime, and the clients that were made for it."""
+        client, is_made = await async_client_of(self._client)
+        return AsyncDriver.of(client), [client] * is_made
+
+    def _take(self, runtime: Any, made: list[Any]) -> None:
+        self._runtime, self._made, self._client = runtime, made, runtime.client
+        self._session.runtime = runtime
 
     if True:  # ASYNC
 
-        def _start(self, client: Any) -> None:
-            # It connects at the first use, when there is a loop.
-            self._client = client
-            self._owns_client = False
-            self._runtime: Any = None
-            self._loop: asyncio.AbstractEventLoop | None = None
-
         async def _attach(self, seconds: float | None) -> None:
-            """Be on the running loop, and connect within the caller's time limit, if any."""
+            """Connect within the caller's time limit, if any, and be on the running loop."""
             if self._runtime is None:
                 try:
                     limit = None if seconds is None else seconds + GRACE_SECONDS
                     async with asyncio.timeout(limit):
-                        await self._connect()
+                        runtime, made = await self._connect()
                 except TimeoutError:
                     text = "the server did not answer within the time limit"
                     raise RedisTimeoutError(text) from None
-            if self._loop is not (loop := asyncio.get_running_loop()):
+                if self._runtime is None:
+                    self._take(runtime, made)
+                else:
+                    # Another task was faster while this one connected.
+                    await self._close(made)
+            for each in self._runtime.members:
                 # It raises while another loop is at work.
-                for each in self._runtime.members:
-                    await each.be_on_running_loop()
-                self._loop = loop
-
-        async def _connect(self) -> None:
-            made, owned = await async_client_of(self._client)
-            if self._runtime is None:
-                self._runtime, self._owns_client = AsyncDriver.of(made), owned
-                self._session.attach(self._runtime)
-            elif owned:
-                # Another task was faster while this one connected.
-                await async_close_client(made)
+                await each.be_on_running_loop()
 
         async def _finish(self, core: Core[T]) -> T:
             """Carry a core out to its end, even if the caller is cancelled."""
@@ -148,11 +149,6 @@ class AsyncLock:
             return await finish(self._run(core), GRACE_SECONDS)
 
     else:
-
-        def _start(self, client: Any) -> None:
-            self._client, self._owns_client = async_client_of(client)
-            self._runtime = AsyncDriver.of(self._client)
-            self._session.attach(self._runtime)
 
         def _finish(self, core: Core[T]) -> T:
             return self._run(core)
@@ -291,11 +287,9 @@ class AsyncLock:
         """
         return self._finish(self._session.release(self._owner()))
 
-    async def locked(self) -> bool:
+    def locked(self) -> Coroutine[Any, Any, bool]:
         """Return whether any client holds the lock; one round trip."""
-        if True:  # ASYNC
-            await self._attach(None)
-        return await self._run(self._session.steps.locked())
+        return self._run(self._session.steps.locked())
 
     def owned(self) -> Coroutine[Any, Any, bool]:
         """Ask the server whether this thread or task holds the lock; no round trip if it does not.
@@ -330,8 +324,11 @@ class AsyncLock:
         """Give back the connections; closes the client only if this object made it."""
         if self._runtime is not None:
             await self._runtime.close()
-            if self._owns_client:
-                await async_close_client(self._runtime.client)
+        await self._close(self._made)
+
+    async def _close(self, clients: list[Any]) -> None:
+        for client in clients:
+            await async_close_client(client)
 
     async def __aenter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""

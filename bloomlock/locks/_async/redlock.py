@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
-from bloomlock.runtime._async.clients import async_clients_of, async_close_client
+from bloomlock.runtime._async.clients import async_clients_of
 from bloomlock.runtime._async.driver import AsyncDriver
 
 from .lock import AsyncLock
@@ -67,8 +67,6 @@ class AsyncRedlock(AsyncLock):
     True
     """
 
-    _session: RedlockSession
-
     def __init__(
         self,
         name: str,
@@ -76,37 +74,9 @@ class AsyncRedlock(AsyncLock):
         ttl: float | None = None,
         **options: Unpack[RedlockParameters],
     ) -> None:
-        self._use(RedlockSession(name, RedlockOptions(ttl, **options)), clients)
+        given = async_clients_of(clients)
+        self._use(RedlockSession(name, RedlockOptions(ttl, **options), len(given)), given)
 
-    if True:  # ASYNC
-
-        def _start(self, client: Any) -> None:
-            super()._start(None)
-            made = async_clients_of(client)
-            self._members = [each for each, _ in made]
-            self._made = [each for each, is_ours in made if is_ours]
-
-        async def _connect(self) -> None:
-            self._runtime = AsyncDriver.over(self._members)
-            self._session.attach(self._runtime)
-
-        async def close(self) -> None:
-            """End what goes on in the background; close the clients that this object made."""
-            if self._runtime is not None:
-                await self._runtime.end_background(self._session.options.server_timeout)
-            for client in self._made:
-                await async_close_client(client)
-
-    else:
-
-        def _start(self, client: Any) -> None:
-            made = async_clients_of(client)
-            self._made = [each for each, is_ours in made if is_ours]
-            self._runtime = AsyncDriver.over([each for each, _ in made])
-            self._session.attach(self._runtime)
-
-        def close(self) -> None:
-            """Close the clients that this object made."""
-            for client in self._made:
-                AsyncDriver.of(client).close()
-                async_close_client(client)
+    async def _connect(self) -> tuple[Any, list[Any]]:
+        made = [client for client, is_made in self._client if is_made]
+        return AsyncDriver.over([client for client, _ in self._client]), made

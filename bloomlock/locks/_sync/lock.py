@@ -90,14 +90,18 @@ class Lock:
         self._use(LockSession(name, LockOptions(ttl, **options), **kind), client)
 
     def _use(self, session: LockSession, client: Any) -> None:
-        self._session = session
         session.lock = weakref.ref(self)
-        self._start(client)
+        self._session, self._client = session, client
+        self._take(*self._connect())
 
-    def _start(self, client: Any) -> None:
-        self._client, self._owns_client = client_of(client)
-        self._runtime = Driver.of(self._client)
-        self._session.attach(self._runtime)
+    def _connect(self) -> tuple[Any, list[Any]]:
+        """Return the runtime, and the clients that were made for it."""
+        client, is_made = client_of(self._client)
+        return Driver.of(client), [client] * is_made
+
+    def _take(self, runtime: Any, made: list[Any]) -> None:
+        self._runtime, self._made, self._client = runtime, made, runtime.client
+        self._session.runtime = runtime
 
     def _finish(self, core: Core[T]) -> T:
         return self._run(core)
@@ -267,8 +271,11 @@ class Lock:
         """Give back the connections; closes the client only if this object made it."""
         if self._runtime is not None:
             self._runtime.close()
-            if self._owns_client:
-                close_client(self._runtime.client)
+        self._close(self._made)
+
+    def _close(self, clients: list[Any]) -> None:
+        for client in clients:
+            close_client(client)
 
     def __enter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""

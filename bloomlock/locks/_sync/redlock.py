@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bloomlock.locks.options import RedlockOptions
 from bloomlock.locks.redlock import RedlockSession
-from bloomlock.runtime._sync.clients import clients_of, close_client
+from bloomlock.runtime._sync.clients import clients_of
 from bloomlock.runtime._sync.driver import Driver
 
 from .lock import Lock
@@ -68,8 +68,6 @@ class Redlock(Lock):
     True
     """
 
-    _session: RedlockSession
-
     def __init__(
         self,
         name: str,
@@ -77,16 +75,9 @@ class Redlock(Lock):
         ttl: float | None = None,
         **options: Unpack[RedlockParameters],
     ) -> None:
-        self._use(RedlockSession(name, RedlockOptions(ttl, **options)), clients)
+        given = clients_of(clients)
+        self._use(RedlockSession(name, RedlockOptions(ttl, **options), len(given)), given)
 
-    def _start(self, client: Any) -> None:
-        made = clients_of(client)
-        self._made = [each for each, is_ours in made if is_ours]
-        self._runtime = Driver.over([each for each, _ in made])
-        self._session.attach(self._runtime)
-
-    def close(self) -> None:
-        """Close the clients that this object made."""
-        for client in self._made:
-            Driver.of(client).close()
-            close_client(client)
+    def _connect(self) -> tuple[Any, list[Any]]:
+        made = [client for client, is_made in self._client if is_made]
+        return Driver.over([client for client, _ in self._client]), made

@@ -33,7 +33,7 @@ from bloomlock.refusals import is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._async.clients import async_close_client
 from bloomlock.runtime._async.exchange import AsyncExchange
-from bloomlock.runtime.background import AsyncBackground, out_of_time
+from bloomlock.runtime.background import GRACE_SECONDS, AsyncBackground, out_of_time
 from bloomlock.runtime.clock import async_sleep, boot_clock
 from bloomlock.runtime.cluster import Again, Pauses
 from bloomlock.runtime.forks import OWNERS
@@ -86,6 +86,12 @@ class AsyncDriver(AsyncExchange):
         return cls(clients[0], [cls.of(client) for client in clients])
 
     async def close(self) -> None:
+        if True:  # ASYNC
+            if self._members:
+                # What waits for a silent server would outlive the clients.
+                await self._background.end(GRACE_SECONDS)
+        for member in self._members:
+            await member.close()
         await self.release_idle()
         if True:  # ASYNC
             if self._hub is not None:
@@ -101,9 +107,6 @@ class AsyncDriver(AsyncExchange):
             """Close the client, on whatever loop it was used last."""
             await self.be_on_running_loop()
             await async_close_client(self.client)
-
-        async def end_background(self, seconds: float) -> None:
-            await self._background.end(seconds)
 
         async def _subscribe(self, step: Subscribe) -> Hub | None:
             hub = self._hub

@@ -82,6 +82,8 @@ class Driver(Exchange):
         return cls(clients[0], [cls.of(client) for client in clients])
 
     def close(self) -> None:
+        for member in self._members:
+            member.close()
         self.release_idle()
         while self._listeners:
             self._listeners.pop().close()
