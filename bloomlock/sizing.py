@@ -84,6 +84,23 @@ def check_whole(name: str, value: object, least: int, most: int, allowed: str = 
     return int(cast("int", value))
 
 
+def check_seconds(name: str, value: object, *, least: float, most: float = math.inf) -> float:
+    # NumPy's numbers too.
+    usable = isinstance(value, Real) and not isinstance(value, bool)
+    if not usable or math.isnan(value) or not least <= value <= most:  # type: ignore[arg-type,operator]  # narrowed above
+        limits = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " on")
+        raise ConfigurationError(f"{name} must be a number of seconds {limits}, not {value!r:.80}")
+    return float(value)  # type: ignore[arg-type]  # a number by now
+
+
+def check_flag(name: str, value: object) -> bool:
+    # threading.Lock is often asked by acquire(0); NumPy's True and False are no numbers.
+    is_flag = isinstance(value, Integral) or str(getattr(value, "dtype", "")) == "bool"
+    if not is_flag or value not in (0, 1):
+        raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
+    return bool(value)
+
+
 def check_capacity(capacity: object) -> int:
     return check_whole("capacity", capacity, 1, MAX_CAPACITY, "of items from 1 to 10^15")
 

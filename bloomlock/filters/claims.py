@@ -22,16 +22,10 @@ from bloomlock.errors import (
 )
 from bloomlock.hashing import check_items, encode_item, encode_items
 from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold, Watched
-from bloomlock.locks.options import (
-    check_flag,
-    check_lease,
-    check_seconds,
-    deadline_of,
-    milliseconds,
-)
+from bloomlock.locks.options import check_lease, deadline_of, milliseconds
 from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clock import boot_clock
-from bloomlock.sizing import check_whole
+from bloomlock.sizing import check_flag, check_seconds, check_whole
 
 from .answers import exists_many
 from .batches import before_adding

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import DEFAULT_PREFIX
+from bloomlock.sizing import check_flag, check_seconds, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,11 +71,8 @@ class LockOptions:
         self.blocking_timeout = seconds("blocking_timeout")
         self.blocking = flag("blocking")
         self.thread_local = flag("thread_local")
-        self.replicas = replicas = given.get("replicas", 0)
-        if not isinstance(replicas, Integral) or isinstance(replicas, bool) or replicas < 0:
-            raise ConfigurationError(
-                f"replicas must be a whole number from 0 on, not {replicas!r:.80}"
-            )
+        replicas = given.get("replicas", 0)
+        self.replicas = check_whole("replicas", replicas, 0, 2**31, "from 0 on")
         for name in ("on_lost", "observer"):
             if (function := given.get(name)) is not None and not callable(function):
                 raise ConfigurationError(f"{name} must be a function or None, not {function!r:.80}")
@@ -136,23 +132,6 @@ def check_lease(ttl: float | None, name: str = "ttl") -> float:
     if ttl is None:
         return DEFAULT_TTL
     return check_seconds(name, ttl, least=SHORTEST_TTL, most=LONGEST_TTL)
-
-
-def check_seconds(name: str, value: object, *, least: float, most: float = math.inf) -> float:
-    # NumPy's numbers too.
-    usable = isinstance(value, Real) and not isinstance(value, bool)
-    if not usable or math.isnan(value) or not least <= value <= most:  # type: ignore[arg-type,operator]  # narrowed above
-        limits = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " on")
-        raise ConfigurationError(f"{name} must be a number of seconds {limits}, not {value!r:.80}")
-    return float(value)  # type: ignore[arg-type]  # a number by now
-
-
-def check_flag(name: str, value: object) -> bool:
-    # threading.Lock is often asked by acquire(0); NumPy's True and False are no numbers.
-    is_flag = isinstance(value, Integral) or str(getattr(value, "dtype", "")) == "bool"
-    if not is_flag or value not in (0, 1):
-        raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
-    return bool(value)
 
 
 def milliseconds(seconds: float) -> int:

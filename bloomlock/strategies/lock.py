@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
@@ -21,11 +20,12 @@ from redis.exceptions import RedisError
 from bloomlock.commands import Script
 from bloomlock.descriptor import DISCARDED
 from bloomlock.effects import NO_LIMIT, Behind, ConnectionLost, Core, Limit, Pause, ThisRuntime
-from bloomlock.errors import ConfigurationError, LockTimeoutError
+from bloomlock.errors import LockTimeoutError
 from bloomlock.hashing import pick
 from bloomlock.keys import LockKeys, discards_key, stripe_keys
 from bloomlock.locks.protocol.steps import ACQUIRE, RELEASE, Granted, LockRequest, LockSteps
 from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUTAGE_PAUSE, Attempt
+from bloomlock.sizing import check_seconds, check_whole
 
 from .base import Segment, Strategy
 from .bits import TransactionStrategy
@@ -66,14 +66,8 @@ class LockStrategy(Strategy):
     is_exclusive = True
 
     def __init__(self, *, timeout: float = 30.0, stripes: int = STRIPES) -> None:
-        if not isinstance(timeout, (float, Real)) or not timeout >= 0:
-            raise ConfigurationError(
-                f"timeout must be a number of seconds from 0 on, not {timeout!r:.80}"
-            )
-        if not isinstance(stripes, (int, Integral)) or stripes < 1:
-            raise ConfigurationError(f"stripes must be a whole number from 1 on, not {stripes!r}")
-        self._timeout = float(timeout)
-        self._stripes = int(stripes)
+        self._timeout = check_seconds("timeout", timeout, least=0.0)
+        self._stripes = check_whole("stripes", stripes, 1, 2**31, "from 1 on")
         self._transaction = TransactionStrategy()
 
     def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
