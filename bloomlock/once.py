@@ -111,9 +111,9 @@ def once(
     ClaimOptions.check(ttl, renew, wait, None, max_attempts)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        is_async = _check_function(function)
-        called = _name_of(function)
-        item_of = _item_getter(key, function, scope)
+        is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+        called = getattr(function, "__qualname__", None) or repr(function)
+        item_of = _item_getter(key, function, called, scope)
         done = _filter_getter(bloom_filter, is_async=is_async, called=called, scope=scope)
 
         def claim(item: Item) -> Any:
@@ -136,20 +136,6 @@ def once(
         return run_async if is_async else run
 
     return decorate
-
-
-def _check_function(function: Any) -> bool:
-    if isinstance(function, (staticmethod, classmethod, property)):
-        raise ConfigurationError(
-            f"@once must stand below @{type(function).__name__}, next to the function"
-        )
-    if not callable(function) or isinstance(function, type):
-        raise ConfigurationError(f"@once decorates a function, not {function!r:.80}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(
-            f"@once decorates no generator: {_name_of(function)}() returns before its work begins"
-        )
-    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 def _filter_getter(
@@ -179,9 +165,13 @@ def _filter_getter(
 
 
 def _item_getter(
-    key: Selector, function: Callable[..., object], scope: str | None
+    key: Selector, function: Callable[..., object], called: str, scope: str | None
 ) -> Callable[..., Item]:
-    called = _name_of(function)
+    if not callable(function) or isinstance(function, (type, staticmethod)):
+        raise ConfigurationError(
+            f"@once decorates a function, and stands below @staticmethod and the like, not "
+            f"{function!r:.80}"
+        )
     values = key if callable(key) else _path_reader(key, function, called)
 
     def item_of(*args: object, **kwargs: object) -> Item:
@@ -209,22 +199,18 @@ def _path_reader(
             'key must be a path such as "order.id", several of them, or a function, '
             f"not {key!r:.80}"
         )
-    try:
-        signature = inspect.signature(function)
-    except ValueError as error:
-        raise ConfigurationError(f"key cannot be found: {error}") from error
-    parameters = signature.parameters
-    rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), "")
+    signature = inspect.signature(function)
     for path in paths:
-        if path.partition(".")[0] not in parameters and not rest:
+        if path.partition(".")[0] not in signature.parameters:
             raise ConfigurationError(
                 f"key {path!r} must begin with a parameter of {called}(), which has "
-                f"{', '.join(parameters) or 'none'}"
+                f"{', '.join(signature.parameters) or 'none'}"
             )
 
-    def follow(path: str, value: Any) -> object:
-        place = "the arguments"
-        for part in path.split("."):
+    def follow(path: str, arguments: dict[str, Any]) -> object:
+        place, *parts = path.split(".")
+        value = arguments[place]
+        for part in parts:
             try:
                 value = value[part] if isinstance(value, Mapping) else getattr(value, part)
             except (KeyError, AttributeError) as error:
@@ -237,9 +223,7 @@ def _path_reader(
     def values(*args: object, **kwargs: object) -> tuple[object, ...]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        named = dict(bound.arguments)
-        named |= named.pop(rest, {})
-        return tuple(follow(path, named) for path in paths)
+        return tuple(follow(path, bound.arguments) for path in paths)
 
     return values
 
@@ -277,7 +261,3 @@ def _finished(called: str, result: Any) -> Any:
             f"{type(result).__name__}, and its key was given back"
         )
     return result
-
-
-def _name_of(function: Callable[..., object]) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)

@@ -25,7 +25,7 @@ class Order:
         ("order", "7"),
         (["order.id"], "7"),
         (("order.id", "more.deep.0"), "1:7,4:zero,"),
-        ("rest", "of it"),
+        ("rest.of", "it"),
         (lambda order, **_: order.id, "7"),
         (lambda order, **_: (order.id, b"\xff"), b"1:7,1:\xff,"),
     ],
@@ -36,7 +36,7 @@ def test_keys(done, key, item):
         return True
 
     order = 7 if key == "order" else Order(7)
-    assert charge(order, more={"deep": {"0": "zero"}}, rest="of it")
+    assert charge(order, more={"deep": {"0": "zero"}}, of="it")
     assert item in done
 
 
@@ -57,13 +57,13 @@ def test_values_that_are_no_keys(done, value):
 
 
 def test_arguments_without_a_key(done):
-    @once(done, key=("order.id", "rest"))
+    @once(done, key=("order.id", "rest.of"))
     def charge(order, **rest):
         pytest.fail("it ran")
 
     for order, message in (
         ({"number": 3}, "'order.id' of .*charge.*: there is no 'id' in order"),
-        (Order(1), "there is no 'rest' in the arguments"),
+        (Order(1), "there is no 'of' in rest"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             charge(order)
@@ -145,13 +145,12 @@ async def coroutine(order):
         (of_the_module, {"scope": 3}, "scope must be a str or None, not 3"),
         (of_the_module, {"ttl": 0}, "ttl must be a number of seconds"),
         (of_the_module, {"max_attempts": 0}, "max_attempts must be a whole number"),
-        (generator, {}, r"@once decorates no generator: generator\(\) returns before its work"),
         (coroutine, {}, "coroutine function, must be of the class AsyncBloomFilter, or a func"),
-        (staticmethod(of_the_module), {}, "@once must stand below @staticmethod"),
-        (classmethod(of_the_module), {}, "@once must stand below @classmethod"),
-        (Order, {}, "@once decorates a function, not"),
+        (staticmethod(of_the_module), {}, "decorates a function, and stands below @staticmethod"),
+        (classmethod(of_the_module), {}, "decorates a function, and stands below @staticmethod"),
+        (Order, {}, "@once decorates a function, .*not"),
         (dict.fromkeys, {}, "key 'order' must begin with a parameter of dict.fromkeys"),
-        ("charge", {}, "@once decorates a function, not 'charge'"),
+        ("charge", {}, "@once decorates a function, .*not 'charge'"),
     ],
 )
 def test_what_is_refused_at_decoration(done, function, options, message):

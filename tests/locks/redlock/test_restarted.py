@@ -91,7 +91,8 @@ def test_a_server_that_does_not_tell_its_age_has_no_vote(three):
 
 def test_the_same_server_twice_is_found_out(three):
     wait_until(lambda: all_vote(three))
-    urls = [three.urls[0], three.servers[0].tcp_url, three.urls[1]]
+    # Of two a majority is both, so neither answer comes too late to count.
+    urls = [three.urls[0], three.servers[0].tcp_url]
     lock = Redlock("job", clients=urls, ttl=TTL, server_timeout=TTL)
     with pytest.raises(ConfigurationError, match=r"clients\[0\] and clients\[1\] are the same one"):
         lock.acquire(blocking=False)
