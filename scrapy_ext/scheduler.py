@@ -142,6 +142,9 @@ class Scheduler(BaseScheduler):
             self.exchange.want()
             return None
         page, request = self._ready.popleft()
+        if request in self.pages:
+            # A callback has yielded it twice, or yields its own. Two in progress are two objects.
+            request = page.request = request.copy()
         self.pages.begin(request, page)
         self._count("scheduler/dequeued")
         if request.meta.get("is_start_request"):

@@ -121,6 +121,11 @@ def test_so_it_does_for_what_the_downloader_makes_of_them(
     assert crawls.noted("done") == {"/0": 2, "/1": 1}
 
 
+def test_one_that_is_yielded_three_times_is_fetched_as_often(crawls: Runner, site: Site) -> None:
+    assert crawls.run(spider="InsistentSpider").reason == "finished"
+    assert site.requested == ["/0", "/1", "/1", "/1"]
+
+
 def test_one_that_fails_after_retries_makes_its_page_fail(
     crawls: Runner, site: Site, r: redis.Redis
 ) -> None:

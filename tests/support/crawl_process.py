@@ -175,6 +175,14 @@ class LambdaSpider(LinkSpider):
         self.note("done", path)
 
 
+class InsistentSpider(LinkSpider):
+    """Yields one request three times, whose callback is no method."""
+
+    def parse(self, response):
+        again = response.follow("/1", lambda _: None, dont_filter=True)
+        yield from (again, again, again)
+
+
 class RenamedSpider(LinkSpider):
     """Follows links by a callback that another version of the spider does not have."""
 
