@@ -80,7 +80,10 @@ def check_whole(name: str, value: object, least: int, most: int, allowed: str = 
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole or not least <= int(cast("int", value)) <= most:
         allowed = allowed or f"from {least} to {most}"
-        raise ConfigurationError(f"{name} must be a whole number {allowed}, not {value!r:.80}")
+        # As a power: Python refuses to write whole numbers of several thousand digits.
+        is_long = isinstance(value, int) and value.bit_length() > 256
+        shown = f"about 2^{cast('int', value).bit_length()}" if is_long else f"{value!r:.80}"
+        raise ConfigurationError(f"{name} must be a whole number {allowed}, not {shown}")
     return int(cast("int", value))
 
 

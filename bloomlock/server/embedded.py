@@ -242,6 +242,7 @@ class Home:
 
 
 def find_home() -> Home:
+    """Return the directory of the embedded server: BLOOMLOCK_HOME, or one of this user."""
     import platformdirs  # noqa: PLC0415 - clients of a server with a URL need none of it
 
     named = os.environ.get(HOME_VARIABLE)
