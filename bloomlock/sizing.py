@@ -81,8 +81,8 @@ def check_whole(name: str, value: object, least: int, most: int, allowed: str = 
     if not is_whole or not least <= int(cast("int", value)) <= most:
         allowed = allowed or f"from {least} to {most}"
         # As a power: Python refuses to write whole numbers of several thousand digits.
-        is_long = isinstance(value, int) and value.bit_length() > 256
-        shown = f"about 2^{cast('int', value).bit_length()}" if is_long else f"{value!r:.80}"
+        is_large = isinstance(value, int) and value > MAX_CAPACITY
+        shown = f"about 2^{cast('int', value).bit_length()}" if is_large else f"{value!r:.80}"
         raise ConfigurationError(f"{name} must be a whole number {allowed}, not {shown}")
     return int(cast("int", value))
 
