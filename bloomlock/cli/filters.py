@@ -19,7 +19,6 @@ from .crawls import connected
 from .options import STDIN, example
 from .output import NO, Failure, noted_signals, opened
 
-_GIB = 2**30
 _POSITIVE = click.FloatRange(0, min_open=True, max=float("inf"), max_open=True)
 _HEAD = ("FILTER", "ITEMS", "CAPACITY", "FILL", "", "ADDS/S", "ERRORS", "MEMORY", "OPEN", "FAILED")
 _LOCK_HEAD = ("LOCK", "HELD", "WAITING", "LEASE")
@@ -184,7 +183,7 @@ def plan_command(*, server_memory: float | None, as_json: bool, **given: Any) ->
     Sizes follow from the formulas that filters are made by, times from measured
     constants. With --window ITEMS are those of that time.
     """
-    server_bytes = None if server_memory is None else server_memory * _GIB
+    server_bytes = None if server_memory is None else server_memory * 2**30
     made = bloomlock.plan(**options.shape(server_bytes=server_bytes, **given))
     fields = asdict(made) | {"servers": made.servers}
     (output.print_json if as_json else output.print_fields)(fields)

@@ -215,7 +215,7 @@ class Command:
             if self.received:  # what it waited for came first, and the cancellation was dropped
                 raise Stopped(self.received[0])
             # Not by asyncio: a signal that comes while it starts would not find it.
-            self._process = process = subprocess.Popen(  # noqa: ASYNC220, S603 - as said; it is to
+            self._process = process = subprocess.Popen(  # noqa: ASYNC220, S603 - as said
                 self._words,
                 env={**os.environ, "BLOOMLOCK_FENCE": str(fence)},
                 # What the caller opened for it (`3< file`, `<(...)`) is for it.
