@@ -119,10 +119,7 @@ def test_what_the_command_leaves_in_the_background_goes_on(start, name, valkey):
 # -- waiters -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    [([], signal.SIGINT), (["--shared"], signal.SIGTERM), ([], signal.SIGUSR1)],
-)
+@pytest.mark.parametrize(("kind", "number"), [([], signal.SIGINT), (["--shared"], signal.SIGTERM)])
 def test_a_waiter_that_is_interrupted_leaves_the_queue(start, name, valkey, waiting, kind, number):
     with Lock(name, valkey):
         process = start("lock", *kind, name, "echo", "ran")
