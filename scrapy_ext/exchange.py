@@ -58,7 +58,6 @@ class Exchange:
         self._away_since: float | None = None
         self._look_s = SHORTEST_LOOK_S
         self._look_at = 0.0
-        self._dead: list[str] = []
 
     def __len__(self) -> int:
         return len(self._waiting) + (self._step is not None)
@@ -156,8 +155,6 @@ class Exchange:
             self._look_s = min(2 * self._look_s, LONGEST_LOOK_S)
         due_s = self._look_s if answer.due_s is None else answer.due_s
         self._look_at = time.monotonic() + due_s
-        # A process that has requests of its own finds the dead when it has none.
-        self._dead = dead_among(answer.workers) if self._is_hungry and answer.taken else []
         self._scheduler.take(pushes, answer)
         if answer.state != "gone":
             for call in self._calls:
@@ -182,6 +179,8 @@ class Exchange:
         is_empty = not (pushes or pages or self._calls or self._waiting)
         wanted, busy = self._scheduler.room() if is_asked and self._is_hungry else (0, {})
         self._number += 1
+        # A process that has requests of its own finds the dead when it has none.
+        is_looking = self._is_hungry and self.answer.taken
         told = {
             "step": self._number,
             "done": [page.id for page in pages if page.error is None],
@@ -190,6 +189,6 @@ class Exchange:
             "busy": busy,
             "idle": self.is_idle and is_empty and self._scheduler.is_at_rest(),
             "stays": self.stays,
-            "dead": self._dead,
+            "dead": dead_among(self.answer.workers) if is_looking else [],
         }
         return pushes, told, [record for page in pages for record in page.records]

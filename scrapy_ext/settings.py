@@ -251,17 +251,12 @@ def only_looks(crawler: Crawler) -> bool:
     return made_by.startswith("scrapy.commands.") or not crawler.crawling
 
 
-def filled(template: str, spider: object) -> str:
-    """Fill attributes of the spider into a text, as FEEDS has them in its names of files."""
-    names = filter(None, re.findall(r"%%|%\((.*?)\)", template))
-    return str(template % {name: getattr(spider, name) for name in names})
-
-
 def _name(template: Any, spider: object) -> str:
     why = ""
     try:
         if template.strip():
-            return filled(template, spider)
+            names = filter(None, re.findall(r"%%|%\((.*?)\)", template))
+            return str(template % {name: getattr(spider, name) for name in names})
     except AttributeError as error:
         if error.obj is spider:
             why = f", and the spider has no attribute {error.name!r}"

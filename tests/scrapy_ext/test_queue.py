@@ -10,7 +10,6 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
-from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError
 from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures, Push, keys_of
 from scrapy_ext.requests import RequestCodec
@@ -203,18 +202,6 @@ def test_a_push_makes_an_ended_crawl_run_and_one_that_stays_open_lets_it_wait(
     assert two.idle() == "waiting"
     assert two.step("a/2").state == "running"
     assert one.take() == ["a/2"]
-
-
-def test_the_last_one_to_leave_takes_the_queue_along(server: Any, begin: Begin) -> None:
-    one, two = begin(), begin()
-    done = one.step("a/1", wanted=1).got
-    one.step(done=[done[0][0]])
-    two.idle()
-    assert one.idle() == "ended"
-    assert not one.crawl.close(finished=True)[0]
-    assert two.crawl.close(finished=True)[0]
-    assert [*server.scan_iter("*pages*")] == [b"{pages}:crawl"]
-    assert list_filters(client=server, prefix=f"bloomlock:{one.crawl.id}:") == []
 
 
 def test_others_see_how_a_crawl_stands(server: Any, begin: Begin) -> None:
