@@ -152,7 +152,7 @@ class BloomDupeFilter(RFPDupeFilter):
             return [True] * len(requests)
         self._count("bloomlock/checked", len(asked))
         keys = [*map(self._print, asked)]
-        answer = await run_in_thread(partial(self._ask, keys))
+        answer = await run_in_thread(self._ask, keys)
         are_new = self._settle(keys, answer)
         are_kept = [is_new or _is_wanted(one) for one, is_new in zip(asked, are_new, strict=True)]
         self._checked.update(compress(asked, are_kept))
@@ -250,10 +250,10 @@ class BloomDupeFilter(RFPDupeFilter):
         try:
             # The answer tells whether the filter was cleared on purpose, and has discards: what was
             # discarded shall not come back.
-            await run_in_thread(partial(shared.exists, b"bloomlock probe"))
+            await run_in_thread(shared.exists, b"bloomlock probe")
             self._is_lost()
             while not shared.has_discards and (new := self._passed.keys() - given):
-                await run_in_thread(partial(shared.update, new))
+                await run_in_thread(shared.update, new)
                 given |= new
         except Exception as error:  # noqa: BLE001 - as in `_ask`
             self._timer = None

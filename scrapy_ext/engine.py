@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import scrapy
 from scrapy.utils.asyncio import call_later, is_asyncio_available
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bloomlock.scrapy")
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -75,14 +76,14 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
 
 
-async def run_in_thread(call: Callable[[], T]) -> T:
+async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Make a blocking call in a thread, by asyncio where Scrapy runs on it, else by the reactor.
 
     A caller that is cancelled does not end the call.
     """
     if is_asyncio_available():
-        return await asyncio.to_thread(call)
-    return await maybe_deferred_to_future(deferToThread(call))
+        return await asyncio.to_thread(call, *args, **kwargs)
+    return await maybe_deferred_to_future(deferToThread(call, *args, **kwargs))
 
 
 class Bell:

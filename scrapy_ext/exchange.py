@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.asyncio import call_later
@@ -136,7 +135,7 @@ class Exchange:
             self._step = self._make_step()
         self._is_due = False
         try:
-            answer = await run_in_thread(partial(self._crawl.exchange, *self._step))
+            answer = await run_in_thread(self._crawl.exchange, *self._step)
         # The step is kept and sent again, whatever it was.
         except Exception as error:  # noqa: BLE001
             self._scheduler.not_answered(error, is_first=self._away_since is None)

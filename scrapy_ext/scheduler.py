@@ -10,7 +10,6 @@ import logging
 import time
 from collections import Counter, deque
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +23,7 @@ from scrapy.utils.defer import deferred_from_coro
 from bloomlock.errors import CapacityError, ConfigurationError
 from scrapy_ext import engine
 from scrapy_ext.crawl_state import Crawl, Push
+from scrapy_ext.engine import run_in_thread
 from scrapy_ext.exchange import PUSHES_PER_TRIP, Exchange
 from scrapy_ext.middleware import attach
 from scrapy_ext.migration import OtherQueue
@@ -181,7 +181,7 @@ class Scheduler(BaseScheduler):
         keys = [self._pushes.fingerprint(request) for request in requests]
         # If the server does not answer the pages are fetched, which loses nothing.
         with suppress(Exception):
-            found = await engine.run_in_thread(partial(delivered.exists_many, keys))
+            found = await run_in_thread(delivered.exists_many, keys)
             for at, is_there in enumerate(found):
                 if is_there and are_kept[at] and self._pushes.mode_of(requests[at]) == "n":
                     are_kept[at] = False
@@ -343,14 +343,13 @@ class Scheduler(BaseScheduler):
             return  # `open` has failed, and said why
         if not self._is_lost:
             await self.exchange.finish(self._collect_done)
-            note_fill = partial(engine.note_fill, self._crawler, self._crawl.shared)
-            await engine.run_in_thread(note_fill)
+            await run_in_thread(engine.note_fill, self._crawler, self._crawl.shared)
         name = self._settings.name
         try:
-            if users := await engine.run_in_thread(self._other_queue.users):
+            if users := await run_in_thread(self._other_queue.users):
                 logger.error("%s", users)
-            leave = partial(self._crawl.close, finished=reason == "finished")
-            is_over, waiting, failed = await engine.run_in_thread(leave)
+            is_finished = reason == "finished"
+            is_over, waiting, failed = await run_in_thread(self._crawl.close, finished=is_finished)
         # An error here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001
             logger.warning(

@@ -100,7 +100,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
 
     async def _read(self) -> None:
         try:
-            taken = await run_in_thread(partial(self._take, self.redis_batch_size))
+            taken = await run_in_thread(self._take, self.redis_batch_size)
             for identity, message in taken:
                 self._crawl(identity, message)
             if taken:
@@ -132,7 +132,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             self._remove(identity)
 
     def _remove(self, identity: bytes) -> None:
-        removing = run_in_thread(partial(self._take, 0, [identity]))
+        removing = run_in_thread(self._take, 0, [identity])
         deferred_from_coro(removing).addErrback(
             lambda failure: logger.warning(
                 "A message at %r comes again: %s", self.redis_key, failure.value
