@@ -213,8 +213,7 @@ async def finish(work: Coroutine[Any, Any, T], seconds: float | None = None) -> 
     while not task.done():
         left = until - loop.time()
         if left <= 0 and cancelled is not None:
-            _GO_ON.add(task)
-            task.add_done_callback(_forget)
+            keep(task).add_done_callback(_report)
             raise cancelled
         try:
             await asyncio.wait((task,), timeout=left if left < float("inf") else None)
@@ -229,10 +228,16 @@ async def finish(work: Coroutine[Any, Any, T], seconds: float | None = None) -> 
     return task.result()
 
 
-_GO_ON: set[asyncio.Task[Any]] = set()
+_TASKS: set[asyncio.Task[Any]] = set()
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
-    _GO_ON.discard(task)
+def keep(task: asyncio.Task[T]) -> asyncio.Task[T]:
+    # A loop keeps its tasks by weak references.
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)
+    return task
+
+
+def _report(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.warning("what went on after its caller was cancelled failed: %s", error)

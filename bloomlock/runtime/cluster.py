@@ -168,20 +168,18 @@ def server_of_key(client: Any, key: str) -> str:
 
 
 def source_of_key(cluster: Any, key: str) -> Any:
-    return cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
-
-
-def async_source_of_key(cluster: Any, key: str) -> Any:
-    return cluster.get_node_from_key(key)
+    return _source_of(cluster, cluster.get_node_from_key(key))
 
 
 def source_of_address(cluster: Any, host: str, port: int) -> Any:
     node = cluster.get_node(host=host, port=port) if host else None
-    return None if node is None else cluster.get_redis_connection(node).connection_pool
+    return None if node is None else _source_of(cluster, node)
 
 
-def async_source_of_address(cluster: Any, host: str, port: int) -> Any:
-    return cluster.get_node(host=host, port=port) if host else None
+def _source_of(cluster: Any, node: Any) -> Any:
+    # A node of an asyncio cluster has connections itself.
+    is_async = isinstance(cluster, redis.asyncio.RedisCluster)
+    return node if is_async else cluster.get_redis_connection(node).connection_pool
 
 
 def note_moved(cluster: Any, error: MovedError) -> Any:

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from .background import finish
+from .background import finish, keep
 from .redispy import SHORTEST_READ_S, async_close_quietly, has_input
 
 if TYPE_CHECKING:
@@ -175,10 +175,4 @@ def _begin_release(loop: asyncio.AbstractEventLoop, pool: Source, connection: Co
         with contextlib.suppress(RedisError, OSError):
             await async_release(pool, connection)
 
-    task = loop.create_task(release_quietly())
-    # A loop keeps its tasks by weak references.
-    _RELEASES.add(task)
-    task.add_done_callback(_RELEASES.discard)
-
-
-_RELEASES: set[asyncio.Task[None]] = set()
+    keep(loop.create_task(release_quietly()))

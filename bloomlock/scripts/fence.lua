@@ -4,12 +4,12 @@
 -- ARGV[1]   the header it has, 8 bytes; ARGV[2] the one it gets. Both without flags, which it keeps
 -- ARGV[3]   the length it has at least
 -- Reply     1 if it has that header, now or before; 0, and nothing is changed, if it is another one
-local header, has_set = read_header(KEYS[1])
+local header = read_header(KEYS[1])
 if header == ARGV[2] then
   return 1
 end
 if header ~= ARGV[1] or redis.call('STRLEN', KEYS[1]) < tonumber(ARGV[3]) then
   return 0
 end
-change_header(KEYS[1], KEYS[2], ARGV[1], ARGV[2], has_set)
+change_header(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
 return 1

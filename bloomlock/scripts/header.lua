@@ -31,7 +31,8 @@ end
 
 -- Give a shard the header of another generation, and its set of tombstones the sentinel. A set that was
 -- evicted is not made again: it would look as if nothing had been discarded.
-local function change_header(key, set, before, after, has_set)
+local function change_header(key, set, before, after)
+  local _, has_set = read_header(key)
   local is_sorted = has_set and redis.call('TYPE', set).ok == 'zset'
   if is_sorted and redis.call('ZREM', set, before) == 1 then
     redis.call('ZADD', set, '+inf', after)

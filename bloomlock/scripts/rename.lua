@@ -9,11 +9,8 @@ local call, size = redis.call, tonumber(ARGV[4])
 if call('HGET', KEYS[2], 'generation') == ARGV[3] then
   return 'done'
 end
-local has_set = {}
 for at = 3, #KEYS, size do
-  local header
-  header, has_set[at] = read_header(KEYS[at])
-  if header ~= ARGV[1] then
+  if read_header(KEYS[at]) ~= ARGV[1] then
     return 'changed'
   end
 end
@@ -29,6 +26,6 @@ for at = 1, #KEYS, 2 do
 end
 call('HSET', KEYS[2], 'generation', ARGV[3])
 for at = 3, #KEYS, size do
-  change_header(KEYS[at + 1], KEYS[at + 3], ARGV[1], ARGV[2], has_set[at])
+  change_header(KEYS[at + 1], KEYS[at + 3], ARGV[1], ARGV[2])
 end
 return 'done'

@@ -61,8 +61,8 @@ def face_of(package, prefix):
         send=named(redispy, "send"),
         close=named(redispy, "close_quietly"),
         is_open=named(redispy, "is_open"),
-        source_of_key=named(cluster_map, "source_of_key"),
-        source_of_address=named(cluster_map, "source_of_address"),
+        source_of_key=cluster_map.source_of_key,
+        source_of_address=cluster_map.source_of_address,
         note_moved=named(cluster_map, "note_moved"),
     )
 

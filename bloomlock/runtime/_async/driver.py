@@ -351,7 +351,7 @@ class AsyncDriver(AsyncExchange):
             source = None
             if isinstance(refusal, AskError):
                 address = refusal.host, refusal.port
-                source = cluster.async_source_of_address(self._cluster, *address)
+                source = cluster.source_of_address(self._cluster, *address)
                 if source is None:
                     await self._look_for_nodes()
             taken = await self._take(source or await self.source_of(again.key))

@@ -213,7 +213,7 @@ class AsyncExchange:
         try:
             if True:  # ASYNC
                 await self._cluster.initialize()
-            return cluster.async_source_of_key(self._cluster, key)
+            return cluster.source_of_key(self._cluster, key)
         except (RedisError, RedisClusterException, OSError) as error:
             await self._look_for_nodes()
             lost = f"no server of the cluster is known to have key {key!r}: {error}"
