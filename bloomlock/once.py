@@ -28,7 +28,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Item: TypeAlias = "str | bytes"
 Selector: TypeAlias = "str | Sequence[str] | Callable[..., object]"
-"""A dotted path, several of them, or a function of the same arguments."""
 AnyFilter: TypeAlias = "BloomFilter | AsyncBloomFilter"
 
 _users: WeakKeyDictionary[FilterBase, dict[str | None, str]] = WeakKeyDictionary()
@@ -229,11 +228,7 @@ def _path_reader(
 
 
 def _netstrings(parts: Sequence[Item]) -> Item:
-    """Return several values as one, which no other values give (cr.yp.to/proto/netstrings.txt).
-
-    >>> _netstrings(["7", "EUR"])
-    '1:7,3:EUR,'
-    """
+    """Return several values as one, which no other values give (cr.yp.to/proto/netstrings.txt)."""
     data = [part if isinstance(part, bytes) else part.encode() for part in parts]
     whole = b"".join(b"%d:%b," % (len(part), part) for part in data)
     return whole.decode() if all(isinstance(part, str) for part in parts) else whole

@@ -164,26 +164,23 @@ class Watchdog:
             self._start(together)
 
     def _renew(self, runtime: Any, holds: list[Hold]) -> Core[None]:
+        """Renew holds of one kind at one server."""
+        # What waits for one slot of a cluster would hold up the holds in others of its server.
+        yield NOT_WAITING
         try:
             for part in runtime.by_server(holds, Hold.key):
-                yield from self._renew_part(part)
+                sent = boot_clock()
+                asked = [
+                    (hold, session, hold.limit_lease_ms(hold.lease_ms, sent))
+                    for hold in part
+                    if (session := hold.session()) is not None
+                ]
+                renewals = [session.renewal_of(hold, lease_ms) for hold, session, lease_ms in asked]
+                if renewals:
+                    results = yield from asked[0][1].renew_all(renewals)
+                    self._jobs.put(partial(self._settle, sent, asked, results))
         except Exception:  # noqa: BLE001 - reported
             REPORTS.exception("lock", "renewing locks failed")
-
-    def _renew_part(self, holds: list[Hold]) -> Core[None]:
-        """Renew holds of one kind at one server."""
-        sent = boot_clock()
-        asked = [
-            (hold, session, hold.limit_lease_ms(hold.lease_ms, sent))
-            for hold in holds
-            if (session := hold.session()) is not None
-        ]
-        if asked:
-            renewals = [session.renewal_of(hold, lease_ms) for hold, session, lease_ms in asked]
-            # What waits for one slot of a cluster would hold up the holds in others of its server.
-            yield NOT_WAITING
-            results = yield from asked[0][1].renew_all(renewals)
-            self._jobs.put(partial(self._settle, sent, asked, results))
 
     def _settle(
         self, sent: float, asked: Sequence[tuple[Hold, Watched, int]], results: Sequence[Any]
