@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 
 import pytest
@@ -107,20 +106,3 @@ def test_the_errors_are_also_its_own(r):
     assert issubclass(LockLostError, RedisLockNotOwnedError)
     with pytest.raises(RedisLockNotOwnedError):
         Lock("job", client=r).release()
-
-
-def test_asyncio(valkey):
-    async def main():
-        async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock = AsyncLock("job", client, timeout=10, blocking_timeout=0.05)
-            its = client.lock(lock.key, timeout=30)
-            assert await its.acquire()
-            assert await lock.acquire() is False
-            await its.release()
-            assert await lock.acquire(blocking=True, blocking_timeout=1)
-            assert await its.acquire(blocking=False) is False
-            assert await lock.extend(20) is True
-            assert await lock.reacquire() is True
-            await lock.release()
-
-    asyncio.run(main())
