@@ -54,11 +54,7 @@ class Vote(Enum):
 
 
 def majority_of(votes: Votes) -> int:
-    """Return how many of the configured servers are a majority, whether they answer or not.
-
-    >>> [majority_of([None] * servers) for servers in (1, 2, 3, 4, 5)]
-    [1, 2, 2, 3, 3]
-    """
+    """Return how many of the configured servers are a majority, whether they answer or not."""
     return len(votes) // 2 + 1
 
 
@@ -127,11 +123,7 @@ class MajoritySteps(LockSteps):
     """The steps at all servers, by a ballot that outlives each of them."""
 
     def __init__(
-        self,
-        name: str,
-        servers: int,
-        options: RedlockOptions,
-        clock: Callable[[], float],
+        self, name: str, servers: int, options: RedlockOptions, clock: Callable[[], float]
     ) -> None:
         keys = LockKeys.of(name, options.prefix)
         super().__init__(keys)

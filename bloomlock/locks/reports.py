@@ -89,11 +89,7 @@ class Reports:
 
 
 def listed(labels: Sequence[str]) -> str:
-    """Return a text that names the first and counts the rest.
-
-    >>> listed(["lock 'a'", "lock 'b'", "lock 'c'"])
-    "lock 'a' and 2 more"
-    """
+    """Return a text that names the first and counts the rest."""
     return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
 
 
