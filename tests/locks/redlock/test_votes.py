@@ -38,6 +38,7 @@ def test_what_is_decided_no_vote_can_change_and_nothing_else_is(servers):
         outcomes = {(agreement(v), is_answered(v)) for v in itertools.product(*choices)}
         possible = {agreed for agreed, _ in outcomes}
         assert agreement(votes) is (possible.pop() if len(possible) == 1 else None)
+        assert (agreement(votes) is True) == (votes.count(YES) > servers / 2)
         if agreement(votes):
             assert is_decided(votes)
         elif is_answered(votes):
