@@ -1,7 +1,7 @@
 -- All other cases of lock_release_free.lua.
 value = look(value)
 local held = holds(value)
-if record then
+if channel ~= '' then
     leave(record)
 end
 if held and is_shared then
