@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy
-from crawling import ADDON, PATIENCE, PLAIN
+from crawling import ADDON, ALONE, PATIENCE, PLAIN
 from proxy import Proxy
 from servers import wait_until
 
@@ -50,12 +50,16 @@ def counted(result: Result) -> dict[str, Any]:
     return {name: result.stats.get(name) for name in COUNTED}
 
 
-@pytest.mark.parametrize("reactor", [{}, SELECT], ids=["asyncio", "select"])
+@pytest.mark.parametrize(
+    ("set_up", "reactor"),
+    [(ADDON, {}), (ADDON, SELECT), (ALONE, {})],
+    ids=["asyncio", "select", "filter alone"],
+)
 def test_the_same_pages_items_and_stats_as_scrapy_alone(
-    reactor: dict[str, Any], crawls: Runner
+    set_up: dict[str, Any], reactor: dict[str, Any], crawls: Runner
 ) -> None:
     plain = crawls.run(PLAIN, spider="MixedSpider", **reactor)
-    ours = crawls.run(ADDON, spider="MixedSpider", **reactor)
+    ours = crawls.run(set_up, spider="MixedSpider", **reactor)
     assert counted(ours) == counted(plain)
     assert ours.pages == plain.pages
     assert len(ours.lines("no more duplicates will be shown")) == 1

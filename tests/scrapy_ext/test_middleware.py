@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from asked_filter import AskedFilter, request
 from crawling import ALONE, FILTER, PATIENCE
-from scrapy import Request, signals
 
 from scrapy_ext import middleware
 
@@ -58,30 +57,6 @@ def test_outputs_keep_their_order_and_few_are_held_back(
     # One list is on its way out while the next is read.
     assert most <= 20
     assert asked.stat("trips") == 6
-
-
-def test_duplicates_are_counted_logged_and_told_of_as_by_scrapy(
-    asked: AskedFilter, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG", "scrapy.dupefilters")
-    dropped: list[str] = []
-
-    def note(request: Request) -> None:
-        dropped.append(request.url)
-
-    asked.crawler.signals.connect(note, signals.request_dropped)
-
-    async def callback() -> AsyncIterator[Any]:
-        twice = request("a")
-        for output in (twice, 1, twice, request("a"), request("a").replace(dont_filter=True), 2):
-            yield output
-
-    outputs = asked.run(collect(asked, callback(), []))
-    assert [getattr(one, "dont_filter", one) for one in outputs] == [False, 1, True, 2]
-    assert not any(asked.filter.request_seen(one) for one in outputs if one is outputs[0])
-    assert dropped == [request("a").url] * 2
-    assert asked.crawler.stats.get_value("dupefilter/filtered") == 2  # type: ignore[union-attr]
-    assert caplog.text.count("Filtered duplicate request") == 1
 
 
 def test_nothing_is_held_back_while_a_callback_waits(asked: AskedFilter) -> None:
