@@ -16,7 +16,6 @@ from .errors import ConfigurationError
 Optimize = Literal["memory", "balanced", "speed"]
 MEMORY: Optimize = "memory"
 BALANCED: Optimize = "balanced"
-SPEED: Optimize = "speed"
 
 FIRST_BYTE = 24
 """A shard begins with 8 bytes of header and 16 of state; what follows are bitmaps."""
