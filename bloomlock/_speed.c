@@ -479,15 +479,13 @@ static PyObject *places_add_many(PyObject *object, PyObject *digests)
     return take_many((Places *)object, digests, 1);
 }
 
-/* combine(other, both): take every bit that is set in either, or with `both` those set in both */
-static PyObject *places_combine(PyObject *object, PyObject *args)
+static PyObject *places_combine(PyObject *object, PyObject *given)
 {
-    Places *self = (Places *)object, *other;
-    PyObject *given;
-    int both;
-    if (!PyArg_ParseTuple(args, "O!p:combine", Py_TYPE(object), &given, &both))
+    Places *self = (Places *)object, *other = (Places *)given;
+    if (Py_TYPE(given) != Py_TYPE(object)) {
+        PyErr_SetString(PyExc_TypeError, "other must be Places");
         return NULL;
-    other = (Places *)given;
+    }
     if (other->shape.bits != self->shape.bits || other->held != self->held) {
         PyErr_SetString(PyExc_ValueError, "other has another shape");
         return NULL;
@@ -499,7 +497,7 @@ static PyObject *places_combine(PyObject *object, PyObject *args)
         for (Py_ssize_t start = 0; start < size; start += MERGE_BYTES) {
             Py_ssize_t stop = smaller(start + MERGE_BYTES, size);
             for (Py_ssize_t i = start; i < stop; i++)
-                STORE(&mine[i], (uint8_t)(both ? mine[i] & theirs[i] : mine[i] | theirs[i]));
+                STORE(&mine[i], (uint8_t)(mine[i] | theirs[i]));
             Py_BEGIN_ALLOW_THREADS /* others have their turn between two parts */
             Py_END_ALLOW_THREADS
         }
@@ -605,12 +603,12 @@ static PyMethodDef places_methods[] = {
     {"add", places_add, METH_O,
      "Add an item within the limit, return whether it is new; None: Python has to."},
     {"add_many", places_add_many, METH_O,
-     "Add items one by one, return which are new; None: Python has to."},
+     "Add items by their digests, one by one; return which are new."},
     {"clear", places_clear, METH_NOARGS, "Clear every bit, the header's too."},
-    {"combine", places_combine, METH_VARARGS, "Take the bits set in either, or those set in both."},
+    {"combine", places_combine, METH_O, "Set the bits that are set in another."},
     {"digests", places_digests, METH_O, "Return the digests of items; None: Python has to."},
     {"exists", places_exists, METH_O, "Return whether all bits are 1; None: Python has to."},
-    {"exists_many", places_exists_many, METH_O, "Test items; None: Python has to."},
+    {"exists_many", places_exists_many, METH_O, "Test items by their digests."},
     {"missing", places_missing, METH_O, "Return which items of a BITFIELD's reply lack a bit."},
     {"operations", places_operations, METH_VARARGS,
      "Return the shard of the first of some digests, and the operations of BITFIELD for all."},

@@ -219,7 +219,7 @@ class MemoryBloomFilter(Parameters, LockOwner):
             check_same_bits(self._descriptor, items._descriptor)  # noqa: SLF001 - our own class
             if self._fill.refusing:
                 raise self._full()
-            self._engine.combine(items._engine, False)  # noqa: SLF001 - our own class
+            self._engine.combine(items._engine)  # noqa: SLF001 - our own class
             with self._lock:
                 self._others = self.count() - self._engine.added
             self._look()

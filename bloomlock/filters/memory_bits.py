@@ -69,7 +69,7 @@ class PythonBits(LockOwner):
     def exists_many(self, items: Sequence[bytes]) -> list[bool]:
         return list(map(self.exists, items))
 
-    def combine(self, other: PythonBits, _: bool, /) -> None:
+    def combine(self, other: PythonBits, /) -> None:
         for mine, theirs in zip(self._images, other._images, strict=True):
             with self._lock:
                 np.bitwise_or(mine, theirs, out=mine)

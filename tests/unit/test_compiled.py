@@ -143,8 +143,8 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
         assert one._others + one._engine.added == two._others + two._engine.added
         assert all(map(np.array_equal, one.images(), two.images()))
     half = [image & np.uint8(0x5A) for image in images[::-1]]
-    one._engine.combine(MemoryBloomFilter.of(descriptor, half)._engine, False)
-    two._engine.combine(PythonBits(descriptor.hasher(), half), False)
+    one._engine.combine(MemoryBloomFilter.of(descriptor, half)._engine)
+    two._engine.combine(PythonBits(descriptor.hasher(), half))
     assert all(map(np.array_equal, one.images(), two.images()))
     for made in (one, two):
         made.clear()
@@ -240,7 +240,7 @@ def test_without_images_there_are_no_bits():
             step(places.digests(["a"]))
     places.clear()
     with pytest.raises(ValueError, match="shape"):
-        places.over((bytearray(1048),)).combine(places, False)
+        places.over((bytearray(1048),)).combine(places)
 
 
 @pytest.mark.free_running
