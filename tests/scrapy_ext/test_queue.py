@@ -10,6 +10,7 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
+from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError
 from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures, Push, keys_of
 from scrapy_ext.requests import RequestCodec
@@ -290,3 +291,28 @@ def test_what_cannot_be_read_stays_among_the_failed_in_the_next_crawl(begin: Beg
         pushes = [Push(None, b"-", "f", "bad again", entry) for entry in entries]
         two.crawl.exchange(pushes, {"step": 50})
     assert two.crawl.failed() == [(b"old", "bad again")]
+
+
+def test_the_last_one_to_leave_takes_the_queue_along(server: Any, begin: Begin) -> None:
+    one, two = begin(), begin()
+    done = one.step("a/1", wanted=1).got
+    one.step(done=[done[0][0]])
+    two.idle()
+    assert one.idle() == "ended"
+    assert not one.crawl.close(finished=True)[0]
+    assert two.crawl.close(finished=True)[0]
+    assert [*server.scan_iter("*pages*")] == [b"{pages}:crawl"]
+    assert list_filters(client=server, prefix=f"bloomlock:{one.crawl.id}:") == []
+
+
+def test_with_persist_the_next_crawl_begins_with_what_failed(server: Any, begin: Begin) -> None:
+    one = begin(BLOOMLOCK_PERSIST=True)
+    taken = one.step("a/1", wanted=1).got
+    one.step(failed=[(taken[0][0], "Error: 1")])
+    assert one.idle() == "ended"
+    two = begin(BLOOMLOCK_PERSIST=True)
+    assert two.begun.what == "begun"
+    assert [[CODEC.decode(one).url for one in some] for some in two.crawl.failed_before()] == [
+        ["http://a/1"]
+    ]
+    assert CrawlRecord(server, "pages").failed() == []

@@ -264,3 +264,15 @@ def test_the_filter_alone_outlives_the_crawl_and_says_what_is_lost(
         assert result.lines(f"Using the filter 'links': about {before} requests were")
         assert result.lines("The queue is lost when the crawl stops before its end")
     assert site.requested.count("/1") == 1
+
+
+def test_a_wrong_password_is_one_sentence_without_it() -> None:
+    with PrivateServer(port=0, config={"requirepass": "right"}) as private:
+        with pytest.raises(BloomlockError) as raised:
+            open_filter(BLOOMLOCK_URL=f"redis://:wr%40ng@127.0.0.1:{private.port}/0")
+        said = str(raised.value)
+        assert f"127.0.0.1:{private.port}" in said
+        assert "the password or the user name is wrong" in said
+        assert "ng@" not in said
+        assert "\n" not in said
+        works(f"redis://:right@127.0.0.1:{private.port}/0")
