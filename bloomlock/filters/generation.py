@@ -115,10 +115,16 @@ def count_shard(
     size, key = descriptor.size, shard.key
     parts: Sequence[Slice] = [Slice(FIRST_BIT, size.shard_bits, size.num_hashes, 0.0, 0, 0)]
     if descriptor.slices:
-        start, length, time = yield from ask(
-            key, start_command(key), encode_command("STRLEN", key), encode_command("TIME")
+        # A generation never returns. One that ended between start and length ends the headers too.
+        start, length, time, later = yield from ask(
+            key,
+            start_command(key),
+            encode_command("STRLEN", key),
+            encode_command("TIME"),
+            header_command(key),
         )
-        if len(start) < FIRST_BYTE or plain_header(start[:HEADER_BYTES]) != shard.header:
+        headers = {plain_header(start[:HEADER_BYTES]), plain_header(later)}
+        if len(start) < FIRST_BYTE or headers != {shard.header}:
             return None
         now_us = int(time[0]) * 10**6 + int(time[1])
         parts = live_slices(descriptor.slices, descriptor.epoch_us, start, now_us)
@@ -135,7 +141,7 @@ def count_shard(
 def _check_slices(descriptor: Descriptor, key: str, slices: int, length: int) -> None:
     if slices > len(descriptor.slices):
         raise too_many_slices(key, slices)
-    # Another client may grow the shard before its length is read, which is too long then.
+    # A shard that grows between the two is longer than its start says, not shorter.
     if length < descriptor.string_bytes(slices):
         raise FilterMismatchError(
             f"a filter is damaged: its string {key!r} has {length} bytes, too few for {slices} "
