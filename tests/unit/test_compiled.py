@@ -91,7 +91,8 @@ def test_items_lie_and_commands_are_as_python_has_them(shape, shards, key, items
 @given(st.integers(1, 4096), st.lists(st.integers(0, 2**64 - 1), max_size=4))
 @example(3, [])
 def test_digests_between_two_shards_go_to_one_of_them(shards, others):
-    edges = [-(-number * 2**64 // shards) for number in range(1, shards)]
+    some = range(1, shards, max(1, shards // 20))
+    edges = [-(-number * 2**64 // shards) for number in some]
     firsts = [0, 2**64 - 1, *others, *edges, *(edge - 1 for edge in edges)]
     digests = np.array([[first, 7] for first in firsts], np.uint64)
     hasher, expected = Hasher(8192, 3, shards), [first * shards >> 64 for first in firsts]
