@@ -44,8 +44,8 @@ def run_script(
     check_support(SCRIPTS, state.strategy.name)
     made = _made(_check_text("script", script))
     words = [_check_text("a key", key) for key in _check_few("keys", keys)]
-    told = _check_few("args", arguments)
-    for argument in told:
+    values = _check_few("args", arguments)
+    for argument in values:
         if not isinstance(argument, (str, bytes, int, float)):
             raise ConfigurationError(
                 f"an argument must be str, bytes or a number, not {argument!r:.80}"
@@ -60,7 +60,7 @@ def run_script(
         while True:
             shards, head = _head(view, encoded, renews=renews)
             keys = [shard.key for shard in shards]
-            call = ([*keys, *map(discards_key, keys), *words], (*head, *told))
+            call = ([*keys, *map(discards_key, keys), *words], (*head, *values))
             (reply,) = yield from made.call([call], repeatable=True)
             how, *returned = check(answer_of(reply, "a script needs"))
             if how == DONE_BESIDE_TOMBSTONES and not view.discards:
