@@ -20,13 +20,13 @@ from .effects import (
     Command,
     ConnectionLost,
     Core,
-    Elsewhere,
     Parallel,
     Parts,
     Pause,
     Pipeline,
     Replies,
     Request,
+    RunOn,
     Transaction,
 )
 from .errors import ConfigurationError
@@ -117,7 +117,7 @@ def ends_transaction(commands: Sequence[Command], replies: Replies) -> bool:
     return False
 
 
-def deliver(
+def send_with_retry(
     request: Request | Pipeline | Transaction,
     *,
     repeatable: bool,
@@ -147,12 +147,12 @@ def deliver(
     return replies
 
 
-def collect(
+def send_or_lost(
     request: Request | Pipeline, *, repeatable: bool, lost: ConnectionLost | None = None
 ) -> Core[Replies]:
-    """Like `deliver`, but each reply that did not come is a ConnectionLost."""
+    """Like `send_with_retry`, but each reply that did not come is a ConnectionLost."""
     try:
-        return (yield from deliver(request, repeatable=repeatable, lost=lost))
+        return (yield from send_with_retry(request, repeatable=repeatable, lost=lost))
     except ConnectionLost as failed:
         count = request.num_replies
         written = count if failed.written is None else failed.written
@@ -161,16 +161,16 @@ def collect(
         return [*failed.replies, *unknown, *[unsent] * (count - written)]
 
 
-def ask(key: str, *commands: bytes) -> Core[Replies]:
+def call(key: str, *commands: bytes) -> Core[Replies]:
     """Send commands that may be repeated; raise an error that is a reply, or why none came."""
     try:
-        return check((yield from deliver(Request(key, commands), repeatable=True)))
+        return check((yield from send_with_retry(Request(key, commands), repeatable=True)))
     except ConnectionLost as lost:
         raise lost.cause from None
 
 
-def elsewhere(run: Callable[[Core[T]], Any], core: Core[T]) -> Core[T]:
-    answer: T = yield Elsewhere(run, core)
+def run_on(run: Callable[[Core[T]], Any], core: Core[T]) -> Core[T]:
+    answer: T = yield RunOn(run, core)
     return answer
 
 
@@ -200,12 +200,12 @@ class Script:
     ) -> Core[Replies]:
         """Run the script once for each call, in one round trip (two where it was not loaded)."""
         request = Request(calls[0][0][0], [self.by_digest(*call) for call in calls])
-        replies = yield from collect(request, repeatable=repeatable, lost=lost)
+        replies = yield from send_or_lost(request, repeatable=repeatable, lost=lost)
         again = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if again:
             # Nothing of these ran.
             request = Request(request.key, [self.by_source(*calls[i]) for i in again])
-            late = yield from collect(request, repeatable=repeatable)
+            late = yield from send_or_lost(request, repeatable=repeatable)
             for index, reply in zip(again, late, strict=True):
                 replies[index] = reply
         return replies
@@ -226,7 +226,7 @@ class Script:
                 make = self.by_digest
 
         request = Pipeline(keys[0], len(arguments), writes)
-        replies = yield from collect(request, repeatable=repeatable)
+        replies = yield from send_or_lost(request, repeatable=repeatable)
         for index, reply in enumerate(replies):
             if isinstance(reply, NoScriptError):
                 calls = [(keys, arguments[index]())]

@@ -114,20 +114,20 @@ class ThisRuntime(NamedTuple):
 class Limit(NamedTuple):
     """Wait for later answers no longer than `until`, by the runtime's clock.
 
-    A request without an answer by then is a ConnectionLost by a time-out, though it goes on. `line`
-    is a list of one element, None at first, by which the runtime keeps the order of what goes on.
+    A request without an answer by then is a ConnectionLost by a time-out, though it goes on.
+    `queue` is a list of one element, None at first, by which the runtime keeps the order of those.
     """
 
     until: float | None
-    line: list[Any]
+    queue: list[Any]
     waits: bool = True
 
 
-class Behind(NamedTuple):
-    """Carry out a core after what goes on in a line (see Limit), to its end; wait `seconds`."""
+class RunAfter(NamedTuple):
+    """Carry out a core after what goes on in a queue (see Limit), to its end; wait `seconds`."""
 
     core: Generator[Any, Any, None]
-    line: list[Any]
+    queue: list[Any]
     seconds: float
 
 
@@ -135,13 +135,13 @@ class FanOut(NamedTuple):
     """Run a core at each server of the runtime, all at once; answered by the list of their results.
 
     A result is an exception where one was raised, and None where there is none in time. What is
-    late goes on in the background, for `background_s` at most, and the next core of the same line
+    late goes on in the background, for `background_s` at most, and the next core of the same queue
     runs after it. When `is_enough` says so of the results, the rest is waited for as long again: a
     server that is merely the last one counts, and a silent one costs little.
     """
 
     cores: Sequence[Generator[Any, Any, Any]]
-    lines: Sequence[list[Any]]
+    queues: Sequence[list[Any]]
     until: float
     is_enough: Callable[[Sequence[Any]], bool]
     background_s: float | None
@@ -150,7 +150,7 @@ class FanOut(NamedTuple):
         return min(self.until, now + (now - began) + SHORTEST_GRACE_S)
 
 
-class Elsewhere(NamedTuple):
+class RunOn(NamedTuple):
     """Carry out a core by `run`, over the client of another object; answered by its result."""
 
     run: Callable[[Generator[Any, Any, Any]], Any]
@@ -167,9 +167,7 @@ class Call(NamedTuple):
 NO_LIMIT, NOT_WAITING = Limit(None, []), Limit(None, [], waits=False)
 SHORTEST_GRACE_S = 0.002
 Asking: TypeAlias = Request | Pipeline | Transaction | Parallel
-Effect: TypeAlias = (
-    Pause | Subscribe | NextMessage | ThisRuntime | Behind | FanOut | Elsewhere | Call
-)
+Effect: TypeAlias = Pause | Subscribe | NextMessage | ThisRuntime | RunAfter | FanOut | RunOn | Call
 Step: TypeAlias = Asking | Limit | Effect
 Core: TypeAlias = Generator[Step, Any, T]
 

@@ -48,22 +48,22 @@ def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
     if view is None or state.lost or (write and state.fill.refusing):
         (answer,) = yield from _answer(state, [item], 0, "items", write=write)
         return answer
-    asked = state.ask_near(view) if state.caching is not None else None
+    ticket = state.begin_cached(view) if state.caching is not None else None
     if view.expected == view.header or isinstance(state.strategy, ScriptStrategy):
         segment = yield from state.strategy.one(view.shards, data, write=write)
     else:
         segment = yield from tombstones.ask_one(state, view, data, write=write)
     _, header, missing, error = segment
     if error is not None or missing is None or header != view.expected:
-        if asked is not None:
-            asked.near.doubt()
+        if ticket is not None:
+            ticket.near.suspend()
         operation = Operation(state, Chunk([data], [0]), write=write)
         (answer,) = yield from operation.run(view, [([0], [segment])])
         return answer
-    if asked is not None:
-        asked.confirm()
+    if ticket is not None:
+        ticket.validate()
         if write or (not missing[0] and state.keeps_found):
-            asked.near.keep(item)
+            ticket.near.keep(item)
     if not write:
         return not missing[0]
     if missing[0] and state.fill.due(1):
@@ -156,11 +156,11 @@ def _answer(
     encoded = encode_items(items, first)
     view = yield from state.current()
     # An update has no answers, so an item of a generation that is over would be lost unnoticed.
-    asked = state.ask_near(view) if answers else None
+    ticket = state.begin_cached(view) if answers else None
     missed: Sequence[int] = range(len(items))
     try:
-        if asked is not None:
-            missed = _look_up(asked.near, keys_of(items))
+        if ticket is not None:
+            missed = _look_up(ticket.near, keys_of(items))
             if not missed:
                 return [not write] * len(items)
         chunk = Chunk(encoded, missed)
@@ -169,10 +169,10 @@ def _answer(
         results = yield from operation.run(view)
     except BaseException as error:
         if state.near is not None and not isinstance(error, CapacityError):
-            state.near.doubt()
+            state.near.suspend()
         raise
-    if asked is not None and state.view is view:
-        asked.confirm()
+    if ticket is not None and state.view is view:
+        ticket.validate()
         if write and state.on_unknown != "new":
             kept = missed
         elif write or state.keeps_found:
@@ -180,7 +180,7 @@ def _answer(
         else:
             kept = []
         whole = len(kept) == len(items)
-        asked.near.keep_many(items if whole else [items[index] for index in kept])
+        ticket.near.keep_many(items if whole else [items[index] for index in kept])
     return results
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.claims import COUNTERS, ClaimState, Offer, Record, Row, ask_claims, find_expired
-from bloomlock.commands import ask, encode_command, in_parallel
+from bloomlock.commands import call, encode_command, in_parallel
 from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import ClaimKeys
 
@@ -152,7 +152,7 @@ def _read_each(view: View, *commands: tuple[Any, ...]) -> Core[list[list[Any]]]:
             encode_command(name, *([getattr(keys, key)] if key else []), *more)
             for name, key, *more in commands
         ]
-        asked.append(ask(keys.claims, *words))
+        asked.append(call(keys.claims, *words))
     return (yield from in_parallel(asked))
 
 

@@ -86,7 +86,7 @@ def _discard_chunk(state: FilterState, items: Sequence[bytes]) -> Core[list[bool
         raise
     finally:
         # Whatever the outcome, this object gives no answer from before.
-        state.forget()
+        state.drop_cached()
     return [answer is True for answer in answers]
 
 

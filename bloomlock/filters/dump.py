@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from redis.exceptions import RedisError
 
 from bloomlock.arrays import np
-from bloomlock.commands import ask, elsewhere, encode_command, in_parallel
+from bloomlock.commands import call, encode_command, in_parallel, run_on
 from bloomlock.descriptor import COPY as COPIED
 from bloomlock.descriptor import (
     HEADER_BYTES,
@@ -77,7 +77,7 @@ class Source:
     def begin(self) -> Core[bool]:
         """Read all but the bits; False: there is another generation."""
         view = self._view
-        asked = [ask(one.key, start_command(one.key)) for one in view.shards]
+        asked = [call(one.key, start_command(one.key)) for one in view.shards]
         self._starts = [start for (start,) in (yield from in_parallel(asked))]
         headers = [header_from_bytes(start[:HEADER_BYTES]) for start in self._starts]
         if any(unflagged(header) != view.header for header in headers):
@@ -124,7 +124,7 @@ class Source:
         if self._view.descriptor.growth:
             # Slices that were appended since are left out.
             end = min(stop, self._view.descriptor.string_bytes(slices_in(head)))
-        bits, header = yield from ask(
+        bits, header = yield from call(
             shard.key,
             encode_command("GETRANGE", shard.key, start, end - 1),
             header_command(shard.key),
@@ -272,7 +272,7 @@ def union_update(state: FilterState, run: Run, other: FilterState, other_run: Ru
 
     def feed(view: View) -> Core[None]:
         def write(parts: Sequence[Part]) -> Core[None]:
-            return elsewhere(run, _merge(view, parts, FROM_FILTER))
+            return run_on(run, _merge(view, parts, FROM_FILTER))
 
         def read(theirs: View) -> Core[bool | None]:
             name, discards = other.strategy.name, theirs.discards
@@ -284,7 +284,7 @@ def union_update(state: FilterState, run: Run, other: FilterState, other_run: Ru
             check_support(FROM_FILTER, name, discards=source.is_flagged)
             return (yield from source.pour(write)) or None
 
-        yield from elsewhere(other_run, in_one_generation(other, read))
+        yield from run_on(other_run, in_one_generation(other, read))
 
     yield from _merge_all(state, FROM_FILTER, feed)
 

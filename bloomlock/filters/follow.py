@@ -319,7 +319,7 @@ class Operation:
         state = self._state
         self._vanished += 1
         if self._vanished == ROUNDS:
-            state.forget()
+            state.drop_cached()
             name = state.keys.name
             raise FilterLostError(
                 f"filter {name!r} vanished {ROUNDS} times during one operation", self._known()

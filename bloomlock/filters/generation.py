@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from bloomlock.commands import ask, encode_command, in_parallel
+from bloomlock.commands import call, encode_command, in_parallel
 from bloomlock.descriptor import (
     DISCARDED,
     GENERATION_BITS,
@@ -116,7 +116,7 @@ def count_shard(
     parts: Sequence[Slice] = [Slice(FIRST_BIT, size.shard_bits, size.num_hashes, 0.0, 0, 0)]
     if descriptor.slices:
         # A generation never returns. One that ended between start and length ends the headers too.
-        start, length, time, later = yield from ask(
+        start, length, time, later = yield from call(
             key,
             start_command(key),
             encode_command("STRLEN", key),
@@ -162,7 +162,7 @@ def _count_bits(
     after = encode_command(cardinality, discards_key(key)), header_command(key)
     for trip in range(0, len(commands), COMMANDS_PER_TRIP):
         some = commands[trip : trip + COMMANDS_PER_TRIP]
-        *counts, members, start = yield from ask(key, *some, *after)
+        *counts, members, start = yield from call(key, *some, *after)
         if plain_header(start) != shard.header:
             return None
         total += sum(counts)
@@ -185,7 +185,7 @@ def count_servers_own(
 
 def _count_own(shard: Shard) -> Core[int | None]:
     own = native_key(shard.key, generation_of(shard.header))
-    number, there, start = yield from ask(
+    number, there, start = yield from call(
         shard.key,
         encode_command("BF.CARD", own),
         encode_command("EXISTS", own),

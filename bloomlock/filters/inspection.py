@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import ask, encode_command, in_parallel
+from bloomlock.commands import call, encode_command, in_parallel
 from bloomlock.descriptor import CLEAR
 from bloomlock.keys import discards_key
 from bloomlock.runtime.clients import not_portable
@@ -241,7 +241,7 @@ def info(state: FilterState) -> Core[FilterInfo]:
     for shard in view.shards:
         keys += [shard.key, *view.kind.keys(shard.key, view.header)]
         keys += [discards_key(shard.key)] if counted.discarded else []
-    asked = [ask(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
+    asked = [call(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
     try:
         memory = sum(size or 0 for (size,) in (yield from in_parallel(asked)))
     except ResponseError:

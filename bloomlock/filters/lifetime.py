@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import Script, answer_of, ask, encode_command, in_parallel
+from bloomlock.commands import Script, answer_of, call, encode_command, in_parallel
 from bloomlock.descriptor import generation_of, plain_header
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys, prepared_key
@@ -59,7 +59,7 @@ def rename(state: FilterState, new: FilterKeys) -> Core[None]:
     try:
         yield from in_one_generation(state, work)
     finally:
-        state.forget()
+        state.drop_cached()
 
 
 def _rename(old: FilterKeys, new: FilterKeys, view: View) -> Core[bool | None]:
@@ -155,7 +155,7 @@ def ttl(state: FilterState) -> Core[float | None]:
 def _time_left(state: FilterState, view: View) -> Core[int | None]:
     """Return the milliseconds until a filter expires, -1: never; None: of another generation."""
     first = view.shards[0]
-    left_ms, start = yield from ask(
+    left_ms, start = yield from call(
         first.key, encode_command("PTTL", state.keys.meta), header_command(first.key)
     )
     there = left_ms >= -1 and plain_header(start) == first.header

@@ -116,12 +116,12 @@ class KeptAnswers(LockOwner):
                     self._old = young
                     self._young = set()
 
-    def confirm(self, sent: float) -> None:
+    def validate(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
         self._answers_until = min(sent + self._max_staleness, self._until)
 
-    def doubt(self) -> None:
-        """Answer nothing until the next `confirm`; the items stay."""
+    def suspend(self) -> None:
+        """Answer nothing until the next `validate`; the items stay."""
         self._answers_until = -math.inf
 
     def end(self) -> None:
@@ -135,12 +135,12 @@ class KeptAnswers(LockOwner):
         return self._until < math.inf and self._until <= self._now()
 
 
-class Asked(NamedTuple):
+class CacheTicket(NamedTuple):
     near: KeptAnswers
     since: float
 
-    def confirm(self) -> None:
-        self.near.confirm(self.since)
+    def validate(self) -> None:
+        self.near.validate(self.since)
 
 
 def _key_of(item: Any) -> Any:

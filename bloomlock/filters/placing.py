@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from bloomlock.commands import Script, ask, check, deliver, encode_command, in_parallel
+from bloomlock.commands import Script, call, check, encode_command, in_parallel, send_with_retry
 from bloomlock.descriptor import (
     CLEAR,
     CREATE,
@@ -87,7 +87,7 @@ def _transact(
     # A slot that has moved away and back has touched the key, and changed nothing.
     for _ in range(WATCHED_TRIES):
         step = Transaction(key, looks, decide)
-        result, replies = yield from deliver(step, repeatable=False)
+        result, replies = yield from send_with_retry(step, repeatable=False)
         if replies is None or _executed(replies):
             answer: T = result
             return answer
@@ -134,7 +134,7 @@ def prepare(keys: FilterKeys, planned: Descriptor, size: int = 0) -> Core[None]:
         prepared = prepared_key(key, planned.generation)
         expiry = encode_command("EXPIRE", prepared, seconds)
         if size:
-            yield from ask(prepared, encode_command("SETRANGE", prepared, size - 1, b"\0"), expiry)
+            yield from call(prepared, encode_command("SETRANGE", prepared, size - 1, b"\0"), expiry)
         commands = [
             header_command(key),
             *kind.reserve(key, planned, seconds),
@@ -142,9 +142,9 @@ def prepare(keys: FilterKeys, planned: Descriptor, size: int = 0) -> Core[None]:
             expiry,
         ]
         try:
-            replies = yield from deliver(Request(key, commands), repeatable=False)
+            replies = yield from send_with_retry(Request(key, commands), repeatable=False)
         except ConnectionLost as lost:
-            (there,) = yield from ask(prepared, header_command(prepared))
+            (there,) = yield from call(prepared, header_command(prepared))
             if not lost.sent or there != header:
                 raise
             return
@@ -170,7 +170,7 @@ def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
         own = kind_of(planned).keys(key, planned.header)
         # A cluster that moves the slot refuses a command of several keys.
         names = (prepared, discards_key(prepared), *own)
-        yield from ask(key, *(encode_command("UNLINK", name) for name in names))
+        yield from call(key, *(encode_command("UNLINK", name) for name in names))
 
     yield from in_parallel([discard(shard) for shard in range(planned.size.shards)])
 

@@ -37,7 +37,7 @@ from bloomlock.strategies.script import BROKEN, ScriptStrategy
 
 from .fill import FillWatch, GrowthWatch
 from .generation import View, new_generation
-from .near_cache import Asked, KeptAnswers
+from .near_cache import CacheTicket, KeptAnswers
 from .stored_filter import check_room, look, look_at_shard
 from .support import DISCARDS, check_support
 from .switch import delete, put, retried, settle
@@ -174,7 +174,7 @@ class FilterState(LockOwner):
             )
         except Exception:
             # The view stays what it was, and what it was may be gone.
-            self.forget()
+            self.drop_cached()
             raise
         return (yield from self._adopt(descriptor))
 
@@ -283,7 +283,7 @@ class FilterState(LockOwner):
             descriptor = yield from retried(self.keys, step)
         finally:
             # Whatever the outcome, this object gives no answer from before.
-            self.forget()
+            self.drop_cached()
         yield from self._adopt(descriptor)
 
     def delete(self) -> Core[bool]:
@@ -291,12 +291,12 @@ class FilterState(LockOwner):
             own = None if self.view is None else self.view.descriptor
             return (yield from delete(self.keys, own))
         finally:
-            self.forget()
+            self.drop_cached()
 
     def note_discards(self, view: View) -> View:
         """Go by tombstones from now on; the view returned may be one of another thread."""
         # Kept answers lasted as long as no header had the flag.
-        self.forget()
+        self.drop_cached()
         check_support(DISCARDS, self.strategy.name)
         with self._lock:
             if self.view is None or self.view is view:
@@ -318,11 +318,11 @@ class FilterState(LockOwner):
             if self.view is not view:
                 return False
             self.lost = why
-        self.forget()
+        self.drop_cached()
         return True
 
     def lost_during(self, what: str) -> FilterLostError:
-        self.forget()
+        self.drop_cached()
         return FilterLostError(
             f"filter {self.keys.name!r} was cleared, replaced or lost during {what}"
         )
@@ -337,11 +337,11 @@ class FilterState(LockOwner):
 
     # -- kept answers ------------------------------------------------------------------------------
 
-    def ask_near(self, view: View) -> Asked | None:
+    def begin_cached(self, view: View) -> CacheTicket | None:
         """Return where an operation keeps its answers, if it does; called before it asks."""
         if self.caching is None:
             return None
-        return Asked(self._near_of(view, self.caching), self.near_clock())
+        return CacheTicket(self._near_of(view, self.caching), self.near_clock())
 
     def _near_of(self, view: View, caching: NearCache) -> KeptAnswers:
         with self._lock:
@@ -357,7 +357,7 @@ class FilterState(LockOwner):
                     near.end()
         return made
 
-    def forget(self) -> None:
+    def drop_cached(self) -> None:
         """Keep none of the answers kept until now, nor those on their way."""
         if self.near is not None:
             self.near.end()
@@ -374,7 +374,7 @@ def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]
             done = yield from work(view)
         except Exception:
             if state.near is not None:
-                state.near.doubt()
+                state.near.suspend()
             raise
         if done is not None:
             return done

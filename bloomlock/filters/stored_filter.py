@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import ask, deliver, encode_command, in_parallel
+from bloomlock.commands import call, encode_command, in_parallel, send_with_retry
 from bloomlock.descriptor import (
     HEADER_BYTES,
     Descriptor,
@@ -134,7 +134,7 @@ def _ask(
     # A header that is right says that the length before it was.
     of_shard = encode_command("STRLEN", key), header_command(key)
     try:
-        replies = yield from ask(key, *first, *of_shard, *commands)
+        replies = yield from call(key, *first, *of_shard, *commands)
     except ResponseError as error:
         if "WRONGTYPE" not in str(error):
             raise
@@ -164,7 +164,9 @@ def check_room(keys: FilterKeys, planned: Descriptor, shard_bytes: int) -> Core[
     A server that does not answer INFO is taken to have room.
     """
     try:
-        info, crdt, cluster = yield from deliver(Request(keys.bits(0), _LOOK), repeatable=True)
+        info, crdt, cluster = yield from send_with_retry(
+            Request(keys.bits(0), _LOOK), repeatable=True
+        )
     except ConnectionLost as lost:
         raise lost.cause from None
     texts = [

@@ -17,7 +17,7 @@ from bloomlock.commands import (
     RETRY_PAUSES,
     Script,
     answer_of,
-    ask,
+    call,
     encode_command,
     in_parallel,
 )
@@ -140,14 +140,16 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
             old.append(Replaced(most, found.header))
         if most > 1 and (yield ThisRuntime()).is_cluster:
             # Nothing is deleted while a server is down that has a shard.
-            looks = [ask(key, encode_command("EXISTS", key)) for key in map(keys.bits, range(most))]
+            looks = [
+                call(key, encode_command("EXISTS", key)) for key in map(keys.bits, range(most))
+            ]
             yield from in_parallel(looks)
         further = range(1, most)
         yield from in_parallel([drop(keys, shard, one) for shard in further for one in old])
         names = {name for one in old for name in keys_of_shard(keys, 0, one)}
         unlink = encode_command("UNLINK", keys.meta, *sorted(names))
         if is_damaged:
-            yield from ask(keys.meta, unlink)
+            yield from call(keys.meta, unlink)
             return True
         if not (yield from compare_and_set(keys, stored, [unlink])):
             # The generation is over, unless its descriptor was evicted, or a rebuild has put its
@@ -301,7 +303,7 @@ class Prepared:
 
     def _write_bits(self, part: Part) -> Core[None]:
         key, skipped = self._key(part.shard), max(0, HEADER_BYTES - part.start)
-        yield from ask(
+        yield from call(
             key,
             encode_command("SETRANGE", key, part.start + skipped, bytes(part.data[skipped:])),
             encode_command("EXPIRE", key, PREPARED_SECONDS),
@@ -309,8 +311,8 @@ class Prepared:
 
     def _write_set(self, shard: int, records: Sequence[bytes]) -> Core[None]:
         key = self._key(shard)
-        (found,) = yield from ask(key, header_command(key))
-        yield from ask(key, set_header(key, header_from_bytes(found) | DISCARDED))
+        (found,) = yield from call(key, header_command(key))
+        yield from call(key, set_header(key, header_from_bytes(found) | DISCARDED))
         yield from write_set(key, self.target.header, records, is_sorted=self._is_sorted)
 
     def switch(self) -> Core[None]:
@@ -344,7 +346,7 @@ class Prepared:
     def _keep(self, shard: int) -> Core[None]:
         """Compare a shard's header, which a key that was lost since has not, and keep it."""
         key = self._key(shard)
-        start, length, _, is_set_there = yield from ask(
+        start, length, _, is_set_there = yield from call(
             key,
             header_command(key),
             encode_command("STRLEN", key),

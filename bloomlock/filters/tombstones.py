@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.arrays import np
-from bloomlock.commands import ask, encode_command, in_parallel
+from bloomlock.commands import call, encode_command, in_parallel
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.hash_keys import DIGEST_BYTES
@@ -108,7 +108,7 @@ def read_set(key: str, header: int, *, is_sorted: bool) -> Core[list[bytes] | No
         scan = encode_command(
             "ZSCAN" if is_sorted else "SSCAN", table, cursor, "COUNT", IDENTITIES_PER_COMMAND
         )
-        ((next_cursor, some),) = yield from ask(table, scan)
+        ((next_cursor, some),) = yield from call(table, scan)
         members, epochs = (some[::2], some[1::2]) if is_sorted else (some, [b"0"] * len(some))
         for member, epoch in zip(members, epochs, strict=True):
             if len(member) == DIGEST_BYTES:
@@ -117,7 +117,7 @@ def read_set(key: str, header: int, *, is_sorted: bool) -> Core[list[bytes] | No
         if not cursor:
             break
     # Read last: a set that has it now was that of the generation before too.
-    (is_whole,) = yield from ask(table, sentinel_command(key, header, is_sorted=is_sorted))
+    (is_whole,) = yield from call(table, sentinel_command(key, header, is_sorted=is_sorted))
     if not is_whole:
         return None
     return [member + epoch.to_bytes(EPOCH_BYTES, "big") for member, epoch in found.items()]
@@ -140,4 +140,4 @@ def write_set(key: str, header: int, records: Sequence[bytes], *, is_sorted: boo
             words += [int.from_bytes(record[DIGEST_BYTES:], "big")] if is_sorted else []
             words.append(record[:DIGEST_BYTES])
         commands.append(encode_command(name, table, *words))
-    yield from ask(table, *commands, encode_command("EXPIRE", table, PREPARED_SECONDS))
+    yield from call(table, *commands, encode_command("EXPIRE", table, PREPARED_SECONDS))

@@ -90,7 +90,7 @@ class Seat:
     vote: Vote | None = None  # what it said last
     error: Exception | None = None  # why it said nothing
     run: bytes | None = None  # which run of a server program said so
-    line: list[Any] = field(default_factory=partial(list, (None,)))  # keeps questions in order
+    queue: list[Any] = field(default_factory=partial(list, (None,)))  # keeps questions in order
 
     def say(self, held: bool, sent: float) -> Vote:
         """Return its vote, if it has or had the token with a lease that was requested at `sent`."""
@@ -248,9 +248,9 @@ class MajoritySteps(LockSteps):
                 seat.vote = vote
             return vote
 
-        cores, lines = [recorded(seat) for seat in ballot.seats], [s.line for s in ballot.seats]
+        cores, queues = [recorded(seat) for seat in ballot.seats], [s.queue for s in ballot.seats]
         background_s = max(self.options.server_timeout, background_s)
-        answers = yield FanOut(cores, lines, until, is_enough, background_s)
+        answers = yield FanOut(cores, queues, until, is_enough, background_s)
         for seat, answer in zip(ballot.seats, answers, strict=True):
             if isinstance(answer, Exception):
                 seat.error = answer.cause if isinstance(answer, ConnectionLost) else answer

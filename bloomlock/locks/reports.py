@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from bloomlock.runtime.background import Line
+from bloomlock.runtime.background import SerialQueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Reports:
 
     def start_over(self) -> None:
         """Forget what is not written: a child of fork has not the thread for it."""
-        self._line = Line()
+        self._line = SerialQueue()
 
     def warning(self, what: str, text: str, *arguments: Any) -> None:
         self._append(partial(logging.getLogger(f"bloomlock.{what}s").warning, text, *arguments))

@@ -91,7 +91,7 @@ WORKERS = Workers()
 os.register_at_fork(after_in_child=WORKERS.start_over)
 
 
-class Line:
+class SerialQueue:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._jobs: deque[Job] = deque()
@@ -120,7 +120,7 @@ class Line:
 
 class Background:
     def fan_out(self, calls: Sequence[Callable[[], Any]], step: FanOut) -> list[Any]:
-        """Make calls, each in its line of the step; return what came of them, None if too late."""
+        """Make calls, each in its queue of the step; return what came of them, None if too late."""
         began = boot_clock()
         answers: list[Any] = [None] * len(calls)
         arrived: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
@@ -131,9 +131,9 @@ class Background:
             except Exception as error:  # noqa: BLE001 - an answer
                 arrived.put((index, error))
 
-        for index, (call, line) in enumerate(zip(calls, step.lines, strict=True)):
-            line[0] = line[0] or Line()
-            line[0].append(partial(job, index, call))
+        for index, (call, slot) in enumerate(zip(calls, step.queues, strict=True)):
+            slot[0] = slot[0] or SerialQueue()
+            slot[0].append(partial(job, index, call))
         until = step.until
         for _ in answers:
             now = boot_clock()
@@ -148,7 +148,7 @@ class Background:
 
 
 class AsyncBackground:
-    """Carries out in tasks what may outlast its caller; the line of a step is its last task."""
+    """Carries out in tasks what may outlast its caller; the queue of a step is its last task."""
 
     def __init__(self) -> None:
         # A loop keeps its tasks by weak references.
@@ -180,8 +180,8 @@ class AsyncBackground:
             except Exception as error:  # noqa: BLE001 - an answer
                 return error
 
-        for index, (call, line) in enumerate(zip(calls, step.lines, strict=True)):
-            task = line[0] = asyncio.create_task(job(call, line[0]), name="bloomlock-behind")
+        for index, (call, slot) in enumerate(zip(calls, step.queues, strict=True)):
+            task = slot[0] = asyncio.create_task(job(call, slot[0]), name="bloomlock-run-after")
             indices[task] = index
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -24,10 +24,10 @@ from bloomlock.commands import (
     EXEC,
     MULTI,
     Script,
-    collect,
     encode_command,
     encode_large,
     in_parallel,
+    send_or_lost,
 )
 from bloomlock.descriptor import header_from_bytes
 from bloomlock.effects import ConnectionLost, Core, Request
@@ -225,7 +225,7 @@ def merge_part(
         what went wrong, and then nothing was done or it is not known.
     """
     # A server that refuses MULTI would carry out what follows.
-    refused, _ = yield from collect(Request(shard.key, [MULTI, EXEC]), repeatable=True)
+    refused, _ = yield from send_or_lost(Request(shard.key, [MULTI, EXEC]), repeatable=True)
     if isinstance(refused, ConnectionLost):
         return ConnectionLost(refused.cause, sent=False, replies=[])
     if isinstance(refused, Exception):
@@ -244,7 +244,7 @@ def merge_part(
             EXEC,
         ]
         request = Request(shard.key, commands, room=room, waits=union)
-        replies = yield from collect(request, repeatable=not has_answers)
+        replies = yield from send_or_lost(request, repeatable=not has_answers)
         if not isinstance(replies[-1], list):
             return why_aborted(replies)
         if not isinstance(replies[-1][-1], NoScriptError):
@@ -260,7 +260,7 @@ def _read(
     # A generation never returns: a header that is right afterwards was right before.
     commands = [encode_command("GETRANGE", shard.key, 0, size - 1), header_command(shard.key)]
     request = Request(shard.key, commands, room=room)
-    bits, header = yield from collect(request, repeatable=True)
+    bits, header = yield from send_or_lost(request, repeatable=True)
     wrong = next((reply for reply in (bits, header) if isinstance(reply, Exception)), None)
     return wrong or (header_from_bytes(header), bits)
 

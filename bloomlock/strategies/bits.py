@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import WatchError
 
-from bloomlock.commands import EXEC, MULTI, collect, encode_arguments
+from bloomlock.commands import EXEC, MULTI, encode_arguments, send_or_lost
 from bloomlock.descriptor import header_from_bytes
 from bloomlock.effects import ConnectionLost, Core, Pipeline, Replies, Request
 from bloomlock.sizing import MAX_SHARDS
@@ -54,7 +54,7 @@ class AtomicStrategy(Strategy):
         try:
             replies = yield request
         except ConnectionLost as lost:
-            replies = yield from collect(request, repeatable=not write, lost=lost)
+            replies = yield from send_or_lost(request, repeatable=not write, lost=lost)
         return commands.decode(replies)
 
     def one(self, shards: Sequence[Shard], item: bytes, *, write: bool) -> Core[Segment]:
@@ -69,7 +69,7 @@ class AtomicStrategy(Strategy):
         try:
             (reply,) = yield request
         except ConnectionLost as lost:
-            (reply,) = yield from collect(request, repeatable=not write, lost=lost)
+            (reply,) = yield from send_or_lost(request, repeatable=not write, lost=lost)
         if not isinstance(reply, list):
             return Segment(1, error=error_of(reply))
         # Only a header of 0 could be taken for a bit, and that one is looked at first.
@@ -160,7 +160,7 @@ class PipelineStrategy(Strategy):
         one says that all bits before it were read or set in that generation.
         """
         commands = [*_bit_commands(shard, items, write), header_command(shard.key)]
-        replies = yield from collect(Request(shard.key, commands), repeatable=not write)
+        replies = yield from send_or_lost(Request(shard.key, commands), repeatable=not write)
         *bits, header = replies
         if not any(isinstance(reply, Exception) for reply in replies):
             missing = _missing(bits, len(items))
@@ -184,7 +184,7 @@ class TransactionStrategy(Strategy):
         """
         commands = [*_bit_commands(shard, items, write), header_command(shard.key)]
         request = Request(shard.key, [MULTI, *commands, EXEC])
-        replies = yield from collect(request, repeatable=not write)
+        replies = yield from send_or_lost(request, repeatable=not write)
         if not isinstance(replies[-1], list):
             return [Segment(len(items), error=why_aborted(replies))]
         *bits, header = replies[-1]

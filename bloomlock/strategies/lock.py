@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from bloomlock.commands import Script
 from bloomlock.descriptor import DISCARDED
-from bloomlock.effects import NO_LIMIT, Behind, ConnectionLost, Core, Limit, Pause, ThisRuntime
+from bloomlock.effects import NO_LIMIT, ConnectionLost, Core, Limit, Pause, RunAfter, ThisRuntime
 from bloomlock.errors import LockTimeoutError
 from bloomlock.hashing import pick
 from bloomlock.keys import LockKeys, discards_key, stripe_keys
@@ -89,9 +89,9 @@ class LockStrategy(Strategy):
         while wanted := sorted(update.waiting):
             asking = LockRequest(secrets.token_urlsafe(12).encode(), LEASE_MS)
             taken = wanted
-            line: list[Any] = [None]
+            queue: list[Any] = [None]
             try:
-                yield Limit(until + GRACE_SECONDS, line)
+                yield Limit(until + GRACE_SECONDS, queue)
                 taken = yield from _try_to_take(wanted, asking)
                 if not taken:
                     # Nothing is held while this waits.
@@ -113,7 +113,7 @@ class LockStrategy(Strategy):
                 # Nothing but locks has been requested so far.
                 update.answer(wanted, Segment(1, error=lost.cause))
                 seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
-                yield Behind(_release_all(taken, asking), line, seconds)
+                yield RunAfter(_release_all(taken, asking), queue, seconds)
                 return
             yield NO_LIMIT
             yield from _release_all(taken, asking)

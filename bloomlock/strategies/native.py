@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hiredis import pack_command
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import collect, deliver, encode_command
+from bloomlock.commands import encode_command, send_or_lost, send_with_retry
 from bloomlock.descriptor import generation_of, header_from_bytes
 from bloomlock.effects import ConnectionLost, Core, Pipeline, Replies, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
@@ -63,7 +63,7 @@ class NativeStrategy(Strategy):
             encode_command("BF.CARD", probe),
         ]
         try:
-            replies = yield from deliver(Request(key, commands), repeatable=True)
+            replies = yield from send_with_retry(Request(key, commands), repeatable=True)
         except ConnectionLost as lost:
             raise lost.cause from None
         for reply in replies:
@@ -91,7 +91,7 @@ class NativeStrategy(Strategy):
             request = Request(shard.key, next(writes()))
         else:
             request = Pipeline(shard.key, len(parts) + (1 if write else 2), writes)
-        replies = yield from collect(request, repeatable=not write)
+        replies = yield from send_or_lost(request, repeatable=not write)
         return _segments(shard, list(map(len, parts)), replies, write)
 
 

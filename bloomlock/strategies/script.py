@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.commands import Script, collect, encode_command, encode_opening
+from bloomlock.commands import Script, encode_command, encode_opening, send_or_lost
 from bloomlock.descriptor import DISCARDED, HEADER_BYTES, has_discards, header_from_bytes, unflagged
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
@@ -66,7 +66,7 @@ class ScriptStrategy(Strategy):
         if not self._has_slices:
             return
         request = Request(key, [encode_command("EVAL", "return 1", 0)])
-        (reply,) = yield from collect(request, repeatable=True)
+        (reply,) = yield from send_or_lost(request, repeatable=True)
         if isinstance(reply, Exception) and is_missing(reply):
             raise ConfigurationError(
                 "a filter that grows or has a time window needs a server that runs scripts for "

@@ -8,24 +8,24 @@ import threading
 import pytest
 import redis.asyncio
 
-from bloomlock.commands import ask, encode_command
+from bloomlock.commands import call, encode_command
 from bloomlock.effects import Call, Pause
 from bloomlock.runtime._async.driver import AsyncDriver
 from bloomlock.runtime._sync.driver import Driver
 
 
-def call(function, *args):
+def run_call(function, *args):
     return (yield Call(function, args))
 
 
 def set_while(step, begun=None):
-    yield from ask("key", encode_command("SET", "key", "begun"))
+    yield from call("key", encode_command("SET", "key", "begun"))
     if begun is not None:
         begun.set()
     try:
         yield step
     except BaseException:
-        yield from ask("key", encode_command("DEL", "key"))
+        yield from call("key", encode_command("DEL", "key"))
         raise
 
 
@@ -46,12 +46,12 @@ both = pytest.mark.parametrize("run", ["threads", "asyncio"], indirect=True)
 
 @both
 def test_a_call_is_answered_in_the_core_by_what_the_function_returns_or_raises(run, r):
-    assert run(call(divmod, 7, 2)) == (3, 1)
+    assert run(run_call(divmod, 7, 2)) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         run(set_while(Call(divmod, (7, 0))))
     assert not r.exists("key")
     # The loop goes on in the meantime.
-    is_here = run(call(threading.current_thread)) is threading.main_thread()
+    is_here = run(run_call(threading.current_thread)) is threading.main_thread()
     assert is_here is (run.__name__ != "run_in_task")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis.exceptions
 
-from bloomlock.commands import deliver
+from bloomlock.commands import send_with_retry
 from bloomlock.effects import ConnectionLost, Pause, Request
 
 REQUEST = Request("key", [b"one", b"two"])
@@ -31,7 +31,7 @@ def test_a_request_is_sent_as_often_as_is_safe(cause, sent, pauses, repeatable):
     if sent and not repeatable:
         # It may have been done.
         pauses = []
-    core = deliver(REQUEST, repeatable=repeatable)
+    core = send_with_retry(REQUEST, repeatable=repeatable)
     step = next(core)
     for pause in pauses:
         assert step == REQUEST

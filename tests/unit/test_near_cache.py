@@ -11,7 +11,7 @@ from bloomlock.filters.near_cache import KeptAnswers, NearCache
 
 def start(size):
     near = KeptAnswers(77, NearCache(size), lambda: 1000.0)
-    near.confirm(1000.0)
+    near.validate(1000.0)
     return near
 
 

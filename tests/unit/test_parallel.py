@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bloomlock.commands import deliver, in_parallel, outcomes_of
+from bloomlock.commands import in_parallel, outcomes_of, send_with_retry
 from bloomlock.effects import ConnectionLost, Parallel, Pause, Request, Transaction
 
 
@@ -72,7 +72,7 @@ def test_only_what_was_not_sent_is_sent_again():
 
     def asking(key):
         try:
-            return (yield from deliver(Request(key, [b"x"]), repeatable=False))
+            return (yield from send_with_retry(Request(key, [b"x"]), repeatable=False))
         except ConnectionLost as lost:
             return lost.sent
 

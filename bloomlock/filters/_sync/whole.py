@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import elsewhere
+from bloomlock.commands import run_on
 from bloomlock.errors import ConfigurationError
 from bloomlock.filters import dump, lifetime, rebuilding
 from bloomlock.filters.options import FilterOptions
@@ -193,7 +193,7 @@ class WholeFilter(ConnectedFilter):
         """
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
         made = self._sibling(keys, client)
-        there = partial(elsewhere, made._run)
+        there = partial(run_on, made._run)
         try:
             self._run(dump.copy_to(self._state, keys, there, replace=replace, progress=progress))
         except BaseException:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.commands import Script, ask, deliver, encode_command, encode_opening, named_error
+from bloomlock.commands import (
+    Script,
+    call,
+    encode_command,
+    encode_opening,
+    named_error,
+    send_with_retry,
+)
 from bloomlock.effects import ConnectionLost, Core, Request, Subscribe, make
 
 if TYPE_CHECKING:
@@ -83,10 +90,12 @@ class LockScript(Generic[R]):
         *words, token = request.terms
         opening = _opening("EVALSHA", self._script.digest, len(keys), *keys, *words)
         command = b"%b$%d\r\n%b\r\n" % (opening, len(token), token)
-        replies = yield from deliver(Request(keys.lock, (command, *after)), repeatable=repeatable)
+        replies = yield from send_with_retry(
+            Request(keys.lock, (command, *after)), repeatable=repeatable
+        )
         if isinstance(replies[0], NoScriptError):
             sent = Request(keys.lock, (self._script.by_source(keys, request.terms), *after))
-            replies = yield from deliver(sent, repeatable=repeatable)
+            replies = yield from send_with_retry(sent, repeatable=repeatable)
         if isinstance(replies[0], Exception):
             raise named_error(replies[0], "locks need")
         if isinstance(replies[-1], Exception):
@@ -145,5 +154,5 @@ class LockSteps:
         return held
 
     def locked(self) -> Core[bool]:
-        [held] = yield from ask(self.keys.lock, encode_command("EXISTS", self.keys.lock))
+        [held] = yield from call(self.keys.lock, encode_command("EXISTS", self.keys.lock))
         return bool(held)

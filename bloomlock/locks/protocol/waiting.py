@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis.exceptions
 
 from bloomlock.effects import (
-    Behind,
     ConnectionLost,
     Core,
     Limit,
     NextMessage,
     Pause,
+    RunAfter,
     Subscribe,
     make,
 )
@@ -86,7 +86,7 @@ class Attempt:
         self._until = ENDLESS if until is None else until
         self._limit = max(self._until, clock()) + GRACE_SECONDS
         self._answered: float | None = None
-        self._line: list[Any] = [None]
+        self._queue: list[Any] = [None]
 
     def run(self) -> Core[Obtained | None]:  # noqa: C901 - one request in a loop, with its cases
         """Get the lock, standing in its queue while another client has it; None: time is up.
@@ -99,7 +99,7 @@ class Attempt:
         self.begun = True
         clock, failure = self._clock, None
         if self._limit < ENDLESS:
-            yield Limit(self._limit, self._line)
+            yield Limit(self._limit, self._queue)
         if self._crowded and clock() < self._until and (channel := (yield self._steps.heed)):
             self.request = self.request.listening(channel)
         while True:
@@ -135,7 +135,7 @@ class Attempt:
     def leave_behind(self) -> Core[None]:
         # The caller is not held up much beyond its time limit.
         seconds = min(CLEANUP_SECONDS, max(0.0, self._limit - self._clock()))
-        yield Behind(self.leave(), self._line, seconds)
+        yield RunAfter(self.leave(), self._queue, seconds)
 
     def leave(self) -> Core[None]:
         """Leave the queue, and pass on the lock if it was granted by then; never raises.

@@ -14,10 +14,8 @@ from bloomlock.commands import EXEC, MULTI, UNWATCH, leaves_transaction, outcome
 from bloomlock.effects import (
     NO_LIMIT,
     Asking,
-    Behind,
     Call,
     ConnectionLost,
-    Elsewhere,
     FanOut,
     Limit,
     NextMessage,
@@ -25,6 +23,8 @@ from bloomlock.effects import (
     Pause,
     Pipeline,
     Request,
+    RunAfter,
+    RunOn,
     Subscribe,
     ThisRuntime,
     Transaction,
@@ -161,9 +161,9 @@ class AsyncDriver(AsyncExchange):
                 runs = [member.run for member in self.members]
                 calls = [partial(run, core) for run, core in zip(runs, step.cores, strict=True)]
                 return await self._background.fan_out(calls, step)
-            case Behind():
+            case RunAfter():
                 until = boot_clock() + step.seconds
-                answer = await self._call_in_line(step.line, partial(self.run, step.core), until)
+                answer = await self._call_in_queue(step.queue, partial(self.run, step.core), until)
                 if isinstance(answer, Exception):
                     text = "failed to release a lock or claim; it expires by itself"
                     logger.error(text, exc_info=answer)
@@ -172,7 +172,7 @@ class AsyncDriver(AsyncExchange):
                 if True:  # ASYNC
                     return await asyncio.to_thread(step.function, *step.args)
                 return step.function(*step.args)
-            case Elsewhere():
+            case RunOn():
                 return await step.run(step.core)
 
     async def _within(self, limit: Limit, step: Asking) -> Any:
@@ -181,16 +181,16 @@ class AsyncDriver(AsyncExchange):
         if limit.until <= boot_clock():
             raise out_of_time(sent=False)
         call = partial(self._ask, step, limit)
-        answer = await self._call_in_line(limit.line, call, limit.until)
+        answer = await self._call_in_queue(limit.queue, call, limit.until)
         if answer is None:
             raise out_of_time(sent=True)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def _call_in_line(self, line: list[Any], call: Callable[[], Any], until: float) -> Any:
+    async def _call_in_queue(self, queue: list[Any], call: Callable[[], Any], until: float) -> Any:
         """Return the answer of a call or its exception; None if it goes on after some time."""
-        alone = FanOut((), [line], until, lambda _: False, None)
+        alone = FanOut((), [queue], until, lambda _: False, None)
         (answer,) = await self._background.fan_out([call], alone)
         return answer
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import redis
 
-from bloomlock.effects import Behind, ConnectionLost, Limit, NextMessage, Pause, Request, Subscribe
+from bloomlock.effects import (
+    ConnectionLost,
+    Limit,
+    NextMessage,
+    Pause,
+    Request,
+    RunAfter,
+    Subscribe,
+)
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol import waiting
 from bloomlock.locks.protocol.steps import SLICE_MS, LockRequest, LockSteps
@@ -42,7 +50,7 @@ class Waiter:
             if self.is_down:
                 return ConnectionLost(redis.ConnectionError("down"), sent=False, replies=[])
             return [self.busy]
-        assert isinstance(step, (Subscribe, Limit, Behind))
+        assert isinstance(step, (Subscribe, Limit, RunAfter))
         return b"channel" if isinstance(step, Subscribe) and step.connect else None
 
 
