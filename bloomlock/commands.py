@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .effects import Outcome
 
     Arguments = Callable[[], Sequence[bytes | int]]
-    Call = tuple[Sequence[str], Sequence[str | bytes | int]]
+    ScriptCall = tuple[Sequence[str], Sequence[str | bytes | int]]
 
 T = TypeVar("T")
 Write: TypeAlias = "tuple[int, int, list[bytes | memoryview]]"
@@ -196,7 +196,7 @@ class Script:
         return encode_command("EVAL", self.source, len(keys), *keys, *arguments)
 
     def call(
-        self, calls: Sequence[Call], *, repeatable: bool, lost: ConnectionLost | None = None
+        self, calls: Sequence[ScriptCall], *, repeatable: bool, lost: ConnectionLost | None = None
     ) -> Core[Replies]:
         """Run the script once for each call, in one round trip (two where it was not loaded)."""
         request = Request(calls[0][0][0], [self.by_digest(*call) for call in calls])

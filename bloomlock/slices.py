@@ -145,7 +145,7 @@ class Window:
         length: A timedelta, or seconds, for which an item is remembered at least.
         slices: Into how many parts the window is divided. An item is forgotten one of them later at
             most, 2 to 12. None: 6.
-        refresh: Whether an `add` of an item that is there renews it.
+        refresh: Whether an `add` of an item that is there refreshes it.
     """
 
     length: timedelta | float

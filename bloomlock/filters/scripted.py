@@ -56,9 +56,9 @@ def run_script(
 
     def work(view: View) -> Core[list[Any] | None]:
         yield from refuse_full(state, view, given)
-        renews = state.options.refresh
+        refreshes = state.options.refresh
         while True:
-            shards, head = _head(view, encoded, renews=renews)
+            shards, head = _head(view, encoded, refreshes=refreshes)
             keys = [shard.key for shard in shards]
             call = ([*keys, *map(discards_key, keys), *words], (*head, *values))
             (reply,) = yield from made.call([call], repeatable=True)
@@ -83,7 +83,7 @@ def _made(text: str) -> Script:
 
 
 def _head(
-    view: View, encoded: Sequence[bytes], *, renews: bool
+    view: View, encoded: Sequence[bytes], *, refreshes: bool
 ) -> tuple[list[Shard], list[bytes | int]]:
     """Return the shards of items, and the arguments that say where their bits are."""
     hasher = view.hasher
@@ -99,7 +99,7 @@ def _head(
     head: list[bytes | int] = [
         len(shards),
         sentinel(view.header),
-        b"r" if renews else b"",
+        b"r" if refreshes else b"",
         b"".join(which),
         b"".join(map(hasher.identify, encoded)),
     ]

@@ -104,8 +104,8 @@ class FilterState(LockOwner):
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
         keeps_found: Whether items that are only found are kept near, else those that are added. An
-            add of a kept item is left out. Where adds renew items, it would have renewed one that
-            was not added in the same epoch.
+            add of a kept item is left out. Where adds refresh items, that add would have refreshed
+            one of an older epoch.
         flagged: The header of the generation in all of whose shards this object has set the flag of
             discards; 0: of none.
     """

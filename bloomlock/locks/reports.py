@@ -57,7 +57,7 @@ class Reports:
 
     def start_over(self) -> None:
         """Forget what is not written: a child of fork has not the thread for it."""
-        self._line = SerialQueue()
+        self._queue = SerialQueue()
 
     def warning(self, what: str, text: str, *arguments: Any) -> None:
         self._append(partial(logging.getLogger(f"bloomlock.{what}s").warning, text, *arguments))
@@ -85,7 +85,7 @@ class Reports:
             with contextlib.suppress(BaseException):
                 job()
 
-        self._line.append(write)
+        self._queue.append(write)
 
 
 def listed(labels: Sequence[str]) -> str:

@@ -73,7 +73,7 @@ class Watchdog:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._wake_at = float("inf")
         self._runs = False
-        self._lines = weakref.WeakKeyDictionary[Any, background.SerialQueue]()
+        self._queues = weakref.WeakKeyDictionary[Any, background.SerialQueue]()
 
     def add(self, hold: Hold, session: Watched) -> None:
         hold.session, hold.kind = weakref.ref(session), type(session)
@@ -96,7 +96,7 @@ class Watchdog:
     def call(self, function: Callable[[], None], session: Watched, loop: Loop | None) -> None:
         """Let a function, which never raises, be called by a loop, or else in another thread."""
         if loop is None:
-            self._lines.setdefault(session, background.SerialQueue()).append(function)
+            self._queues.setdefault(session, background.SerialQueue()).append(function)
         else:
             with contextlib.suppress(RuntimeError):  # it is closed
                 loop.call_soon_threadsafe(function)

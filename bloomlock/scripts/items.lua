@@ -1,8 +1,8 @@
--- Test, add, renew or discard items of one shard; all in one step.
+-- Test, add, refresh or discard items of one shard; all in one step.
 -- KEYS     1 the shard, 2 the set of its tombstones: the header without its flag, and identities; with a
 --          window it is sorted, and the scores are epochs; left out with the identities
 -- ARGV     1 the header that the caller expects, 8 bytes, without flags; 2 "t" test, "a" add, "r" add or
---          renew, "d" discard (without items: only make the set); 3 layout, 4 places, see slices.lua,
+--          refresh, "d" discard (without items: only make the set); 3 layout, 4 places, see slices.lua,
 --          empty if the bits of the items are all set, for certain; 5 identities of the items, 16 bytes
 --          each; they may be left out where nothing was discarded
 -- Reply    {header found, for each item "1" if it was there, else "0"}. Nothing is done, and the reply

@@ -2,14 +2,14 @@
 -- KEYS     the shards of the items, then as many sets of their tombstones, then the keys of the
 --          caller's script
 -- ARGV     1 how many shards; 2 the header the caller expects of them, 8 bytes, without flags; 3 "r" if
---          an add renews what is there; 4 for each item the number of its shard among KEYS, 2 bytes, and its
+--          an add refreshes what is there; 4 for each item the number of its shard among KEYS, 2 bytes, and its
 --          number among the items of that, 4 bytes;
 --          5 the identities of the items, 16 bytes each; then for each shard layout and places of its
 --          items, see slices.lua; then the arguments of the caller's script
 -- Reply    {1, what the caller's script returns}, or {3, ...}, if a shard has tombstones; and nothing
 --          done: {0}, if a shard has another header, or its tombstones were evicted; {2, the number of
 --          a shard, how many slices it has}, if that is another number than the caller believes
-local shards, renews = tonumber(ARGV[1]), ARGV[3] == 'r'
+local shards, refreshes = tonumber(ARGV[1]), ARGV[3] == 'r'
 local opened, has_discards = {}, false
 for shard = 1, shards do
     local header, has_set = read_header(KEYS[shard])
@@ -45,7 +45,7 @@ end
 -- Add item number `item`, the first is 1; return whether it is new.
 local function add(item)
     local slices, places, number, dead, set = find(item)
-    return not add_item(slices, places, number, renews, set, dead)
+    return not add_item(slices, places, number, refreshes, set, dead)
 end
 
 return {

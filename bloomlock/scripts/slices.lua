@@ -111,12 +111,12 @@ local function remove_tombstones(slices, set, identities)
     redis.call(slices.is_window and 'ZREM' or 'SREM', set, unpack(identities))
 end
 
--- Add item number `item`, or with `renews` renew it; return whether it was there. `dead`: its
+-- Add item number `item`, or with `refreshes` refresh it; return whether it was there. `dead`: its
 -- tombstone, if it has one, which goes.
-local function add_item(slices, places, item, renews, set, dead)
+local function add_item(slices, places, item, refreshes, set, dead)
     local slice = find_item(slices, places, item)
     local is_there = slice and not dead
-    if is_there and (slice == 1 or not renews) then
+    if is_there and (slice == 1 or not refreshes) then
         return true
     end
     -- With a window what is new is in the newest slice in any case, so that it is remembered for the

@@ -42,8 +42,8 @@ BROKEN = DISCARDED
 class ScriptStrategy(Strategy):
     """One round trip by EVALSHA, and one more for each growth that the client has not heard of.
 
-    Exact, and the only one that never writes to a lost filter. With `refresh` the add of an item
-    that is there renews it, in a window. A filter with slices has no other and asks for it first.
+    Exact, and the only one that never writes to a lost filter. In a window with `refresh` an add
+    refreshes an item that is there. A filter with slices has no other and asks for it first.
     """
 
     name = "lua"

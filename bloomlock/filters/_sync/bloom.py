@@ -158,7 +158,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
     ) -> Self:
         """Attach to a filter that exists, reading every parameter from the server.
 
-        With `refresh` an `add` of an item that is there renews it, in a filter with a window. The
+        With `refresh` an `add` refreshes an item that is there, in a filter with a window. The
         other arguments are as for the class.
 
         Raises:
