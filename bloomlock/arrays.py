@@ -1,6 +1,6 @@
-"""NumPy, imported at its first use: by batches, because one item needs no arrays.
+"""NumPy, imported at its first use. Only batches use it.
 
-All modules take `np` from here, and use it inside of functions only.
+All modules import `np` from here and use it inside functions only.
 """
 
 from __future__ import annotations

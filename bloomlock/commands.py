@@ -1,8 +1,8 @@
-"""Commands: encoded in RESP, sent, again where that is safe, as scripts, and side by side.
+"""Commands: their encoding in RESP, retries, scripts, and cores in parallel.
 
-A script is sent by its digest, and whole where the server lacks it. Of cores that are carried out
-side by side the requests go out as one `Parallel`: to each server as one pipeline, to all servers
-at once. So they cost the round trips of the slowest, and a core sees nothing of this.
+A script is sent by its digest, and with its source if the server lacks it. The requests of parallel
+cores go out as one `Parallel`: one pipeline to each server, to all servers at once. They cost the
+round trips of the slowest core, and no core notices the others.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Write: TypeAlias = "tuple[int, int, list[bytes | memoryview]]"
-"""Replies to read before it, commands written with it, and its bytes."""
+"""The number of replies to read first, the number of commands written with it, and its bytes."""
 
 WRITE_BYTES = 64 * 1024
-"""Commands of different requests that are smaller than this go out in one write."""
+"""Commands of different requests go out in one write up to this size."""
 
 UNANSWERED_BYTES = 300_000
-"""Commands of a pipeline without a reply when the next are made: 8000 operations of BITFIELD.
+"""Bytes of commands without a reply, at which a pipeline stops to read: 8000 BITFIELD operations.
 
-What is unanswered when a connection is lost is unknown, so these are few.
-The replies to them have to fit into the buffers on the way, or a server that cannot send would not
-read either. They are a seventh of that for bits, and less for packed items."""
+The outcome of unanswered commands is unknown if the connection is lost, so there are few of them.
+Their replies must fit into the socket buffers, or the server could neither send nor read. Replies
+are a seventh of the commands for bits, and less for packed items."""
 
 RETRY_PAUSES = (0.0, 0.2)
 """Seconds before the second and third try of a request that may be repeated."""
@@ -107,7 +107,7 @@ UNWATCH = encode_command("UNWATCH")
 def ends_transaction(commands: Sequence[Command], replies: Replies) -> bool:
     """Return whether a connection has neither MULTI nor WATCH pending after these commands.
 
-    An EXEC that is aborted ends them too. Any other error leaves open what has become of them.
+    An aborted EXEC ends them too. After any other error they may be pending.
     """
     for command, reply in zip(reversed(commands), reversed(replies), strict=True):
         if command == EXEC:
@@ -123,9 +123,9 @@ def send_with_retry(
     repeatable: bool,
     lost: ConnectionLost | None = None,
 ) -> Core[Replies]:
-    """Send a request, again if nothing was sent or it is `repeatable`; `lost` is a first try.
+    """Send a request; retry it if nothing was sent or it is `repeatable`.
 
-    A time-out has already waited long and is followed by one more try only.
+    `lost` is the failure of a first try. After a time-out, which took long, there is one more try.
     """
     for pause in RETRY_PAUSES:
         if lost is None:
@@ -150,7 +150,7 @@ def send_with_retry(
 def send_or_lost(
     request: Request | Pipeline, *, repeatable: bool, lost: ConnectionLost | None = None
 ) -> Core[Replies]:
-    """Like `send_with_retry`, but each reply that did not come is a ConnectionLost."""
+    """Like `send_with_retry`, but with a ConnectionLost in place of each missing reply."""
     try:
         return (yield from send_with_retry(request, repeatable=repeatable, lost=lost))
     except ConnectionLost as failed:
@@ -162,7 +162,7 @@ def send_or_lost(
 
 
 def call(key: str, *commands: bytes) -> Core[Replies]:
-    """Send commands that may be repeated; raise an error that is a reply, or why none came."""
+    """Send repeatable commands; raise the first error reply, or the cause of a lost connection."""
     try:
         return check((yield from send_with_retry(Request(key, commands), repeatable=True)))
     except ConnectionLost as lost:
@@ -182,7 +182,7 @@ def check(replies: Replies) -> Replies:
 
 
 class Script:
-    """One script, put together from files of this folder; `body` comes first."""
+    """A script, made of `body` and files of the folder scripts."""
 
     def __init__(self, *names: str, body: str = "") -> None:
         folder = files("bloomlock") / "scripts"
@@ -203,7 +203,7 @@ class Script:
         replies = yield from send_or_lost(request, repeatable=repeatable, lost=lost)
         again = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if again:
-            # Nothing of these ran.
+            # These calls did not run.
             request = Request(request.key, [self.by_source(*calls[i]) for i in again])
             late = yield from send_or_lost(request, repeatable=repeatable)
             for index, reply in zip(again, late, strict=True):
@@ -213,13 +213,13 @@ class Script:
     def call_each(
         self, keys: Sequence[str], arguments: Sequence[Arguments], *, repeatable: bool
     ) -> Core[Replies]:
-        """Run the script several times, packing each call while others are on their way."""
+        """Run the script for each of `arguments`, which are packed while other calls run."""
         if len(arguments) == 1:
             return (yield from self.call([(keys, arguments[0]())], repeatable=repeatable))
 
         def writes() -> Iterator[list[bytes]]:
-            # The first call carries the source, which hardly takes longer. It spares the others
-            # being sent twice to a server that lacks the script.
+            # The first call carries the source, so that no call is sent twice to a server that
+            # lacks the script.
             make = self.by_source
             for some in arguments:
                 yield [make(keys, some())]
@@ -235,7 +235,7 @@ class Script:
 
 
 def answer_of(reply: Any, what: str) -> Any:
-    """Return the reply to a script, or raise what it is; `what` is as for named_error."""
+    """Return the reply to a script, or raise its error; `what` is as for named_error."""
     if isinstance(reply, ConnectionLost):
         raise reply.cause from None
     if isinstance(reply, Exception):
@@ -244,9 +244,9 @@ def answer_of(reply: Any, what: str) -> Any:
 
 
 def named_error(error: Exception, what: str) -> Exception:
-    """Return the error of a script; a ConfigurationError where the server runs none.
+    """Return the error of a script; a ConfigurationError if the server runs no scripts.
 
-    `what` is the subject of a sentence and its verb: "claims need".
+    `what` is a subject and its verb: "claims need".
     """
     if isinstance(error, ConnectionLost) or not is_missing(error):
         return error
@@ -258,14 +258,14 @@ def named_error(error: Exception, what: str) -> Exception:
 
 
 _SHARED = (Request, Pipeline, Pause)
-"""Steps of several cores that become one."""
+"""Steps that parallel cores share."""
 
 
 def in_parallel(cores: Sequence[Core[T]], most: int | None = None) -> Core[list[T]]:
-    """Carry out several cores, `most` at once, and return their results in order.
+    """Run several cores, `most` at once, and return their results in order.
 
-    A core that does something else than send requests and pause is carried out to its end by
-    itself. What a core raises ends the others where they are.
+    From a step that is no request and no pause on, a core runs alone to its end. An exception of a
+    core ends the others where they are.
     """
     results: list[T] = []
     step = most or max(1, len(cores))
@@ -277,7 +277,7 @@ def in_parallel(cores: Sequence[Core[T]], most: int | None = None) -> Core[list[
 
 def _side_by_side(cores: Sequence[Core[Any]]) -> Core[list[Any]]:  # noqa: C901 - one loop
     results: list[Any] = [None] * len(cores)
-    # Of each core that is under way the step it waits for.
+    # The step that each unfinished core waits for.
     steps: dict[int, Any] = {}
 
     def go_on(index: int, answer: Any) -> None:
@@ -312,7 +312,7 @@ def _side_by_side(cores: Sequence[Core[Any]]) -> Core[list[Any]]:  # noqa: C901 
 
 
 def _send(requests: Sequence[Request | Pipeline]) -> Core[Sequence[Outcome]]:
-    """Send requests at once; those for one key as one, which costs the client less."""
+    """Send requests at once; join those for one key into one request, which is cheaper."""
     key = requests[0].key
     if len(requests) == 1 or any(
         isinstance(one, Pipeline) or one.key != key or one.commands[-1] == EXEC for one in requests
@@ -360,7 +360,7 @@ def outcomes_of(
         if lost is None or end <= len(replies):
             outcomes.append(mine)
             continue
-        # Without a number all of what was to be written may have been.
+        # Without a number all commands may have been written.
         written = lost.written if lost.written is not None else end
         count = max(0, min(written, end) - start) if lost.sent else 0
         outcomes.append(ConnectionLost(lost.cause, sent=count > 0, replies=mine, written=count))

@@ -1,7 +1,7 @@
-"""The compiled core, where it was built and is wanted: `core`, or None for the Python code.
+"""The compiled core: `core`, or None for the Python code, which gives the same bits.
 
-It is built when bloomlock is installed on a machine with a C compiler, and does bit for bit what
-the Python code does. BLOOMLOCK_PURE=1 in the environment leaves it out; it is read once, here.
+It is built when bloomlock is installed on a machine with a C compiler. BLOOMLOCK_PURE=1 in the
+environment leaves it out; the variable is read once, here.
 """
 
 from __future__ import annotations
@@ -34,4 +34,4 @@ def check_version(compiled: str, package: str) -> None:
 
 core = find_core()
 __speed__ = "compiled" if core else "python"
-"""Which of the two is at work, as `bloomlock --version` says."""
+"""The core in use, which `bloomlock --version` prints."""

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     Indices = npt.NDArray[np.intp]
 
 FEW_OFFSETS = 256
-"""So few are quicker computed one by one than in arrays."""
+"""Up to so many offsets are computed one by one, which is quicker than in arrays."""
 
 _HALVES = struct.Struct("<QQ")
 
 
 def encode_item(item: object) -> bytes:
-    """Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is."""
+    """Return the bytes to hash: a `bytes`, or the UTF-8 form of a `str`."""
     if isinstance(item, bytes):
         return item
     if isinstance(item, str):
@@ -66,7 +66,7 @@ def encode_items(items: Sequence[object], first: int = 0) -> list[bytes]:
 
 
 def check_items(items: object) -> None:
-    # A dict or a DataFrame has its items by keys or in columns.
+    # Iterating a dict or a DataFrame gives its keys or columns.
     if isinstance(items, (str, bytes, Mapping)) or hasattr(items, "columns"):
         raise TypeError(
             f"items must be an iterable of str or bytes, not one {type(items).__name__}"
@@ -89,8 +89,8 @@ class Hasher:
         further: First bit, bits and offsets of each slice of a growing filter behind the first.
 
     Attributes:
-        places: What places digests in C; None where the core is not there.
-        compiled: The same, where it makes the digests too: not with a key.
+        places: Computes offsets from digests in C; None without the compiled core.
+        compiled: The same object if it computes the digests too; None with a key.
         identify: Returns the identity of an item, whatever the seeds.
         hashes: Offsets of an item in each slice; with a window they are the same in all.
     """
@@ -136,8 +136,8 @@ class Hasher:
             return list(self._words.unpack(self.places.place(words)))
         bits = self.shard_bits
         if self.seeds is not None:
-            # An item and the same one with a zero byte at its end may have the digests of two
-            # neighbouring seeds exchanged; `i` keeps their bits apart.
+            # An item, and the same item with a zero byte at its end, may have the digests of two
+            # neighbouring seeds exchanged. Adding `i` gives them different bits.
             halves = enumerate(self._words.unpack(words))
             return [(half % bits + i) % bits + FIRST_BIT for i, half in halves]
         h1, h2 = _HALVES.unpack(words)
@@ -158,7 +158,7 @@ class Hasher:
         return (int.from_bytes(words[:8], "little") * self.shards) >> 64
 
     def by_shard(self, digests: Words) -> dict[int, Indices]:
-        """Return where the items of each shard stand, in their order."""
+        """Return the indices of the items of each shard, in their order."""
         if self.shards == 1 and len(digests):
             return {0: np.arange(len(digests))}
         # (h1 * S) >> 64 by 32-bit halves
@@ -176,7 +176,7 @@ class Hasher:
         return b"".join(map(self._digest, items))
 
     def digests(self, items: Sequence[bytes]) -> Words:
-        """Return the same as an array, a row for each item."""
+        """Return the digests as an array, a row for each item."""
         words = np.frombuffer(self.words(items), np.uint64)
         return words.reshape(-1, 2 if self.seeds is None else self.num_hashes)
 
@@ -190,7 +190,7 @@ class Hasher:
     def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:
         """Return the offsets of encoded items, all of one shard, four bytes each, big-endian.
 
-        Of a filter that grows in the first `count` slices, the oldest first.
+        For a filter that grows, an item has offsets in the first `count` slices, the oldest first.
 
         >>> Hasher(1000, 2, further=[(1192, 4000, 3)]).packed([b"a"], 2).hex(" ", 4)
         '000003e1 000001eb 00000bb1 0000118b 00000bb2'

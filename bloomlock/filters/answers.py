@@ -1,8 +1,8 @@
 """Add and exists, for one item and for many, in chunks of one round trip.
 
-What is answered is kept in the near-cache only if the object's view is the same before and after
-it: then every answer came with the header of that view, except adds whose reply was lost and which
-`on_unknown` counts as new.
+Answers go to the near-cache only if the object's view is the same before and after the request.
+Then every answer came with the header of that view. The exception is an add whose reply was lost:
+`on_unknown="new"` counts it as new.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Item = str | bytes
 
 SAMPLE = 128
-"""Items looked up before the rest: looking for many that are new costs as much as hashing them."""
+"""If none of so many items is cached, the rest is not looked up: that costs as much as hashing."""
 
 
 def add(state: FilterState, item: Item) -> Core[bool]:
@@ -42,7 +42,7 @@ def exists(state: FilterState, item: Item) -> Core[bool]:
 
 
 def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
-    """Do what `_answer` does for one item, without its costs where all is as expected."""
+    """Answer for one item without the cost of an Operation, unless something unexpected happens."""
     data = encode_item(item)
     view = state.view
     if view is None or state.lost or (write and state.fill.refusing):
@@ -72,7 +72,8 @@ def _answer_one(state: FilterState, item: Item, *, write: bool) -> Core[bool]:
 
 
 def add_many(state: FilterState, items: Iterable[Item], route: Route = "auto") -> Core[list[bool]]:
-    # What is added and never answered is lost to all, so adds end where the iterable fails.
+    # An item that is added but not answered is lost to all callers. So nothing is added any more
+    # when the iterable fails.
     return _in_chunks(state, items, route, write=True)
 
 
@@ -88,7 +89,7 @@ def _in_chunks(
     stream = chunks(state, items, route, finish=not write)
     results: list[bool] = []
     yield from state.current()
-    # What the iterable raises is the caller's: it passes through as it is.
+    # An exception of the iterable passes through unchanged.
     for taken in stream:
         try:
             results += yield from _answer(state, taken, len(results), route, write=write)
@@ -110,7 +111,7 @@ def update(state: FilterState, items: Iterable[Item], route: Route = "auto") -> 
 
 
 class Stream:
-    """Items of an iterable with their answers; it is read no further than a chunk at a time."""
+    """Items of an iterable with their answers; reads one chunk of the iterable at a time."""
 
     def __init__(
         self, state: FilterState, items: Iterable[Item], route: Route, batch_size: int | None
@@ -122,10 +123,10 @@ class Stream:
         self._failure: PartialResultError | None = None
 
     def add_next(self) -> Core[list[tuple[Item, bool]]]:
-        """Add the next items; return each with its answer, none at the end.
+        """Add the next items; return each with its answer, or nothing at the end.
 
-        After a PartialResultError `results` begins with the first item without an answer. What the
-        iterable raises passes through, after the items before it.
+        After a PartialResultError `results` begins with the first item without an answer. An
+        exception of the iterable passes through after the items before it.
         """
         if self._failure is not None:
             raise self._failure
@@ -155,7 +156,8 @@ def _answer(
 ) -> Core[list[bool]]:
     encoded = encode_items(items, first)
     view = yield from state.current()
-    # An update has no answers, so an item of a generation that is over would be lost unnoticed.
+    # An update does not use the cache. It has no answers, so nobody would notice an item that is
+    # cached from an older generation and therefore not sent.
     ticket = state.begin_cached(view) if answers else None
     missed: Sequence[int] = range(len(items))
     try:
@@ -185,7 +187,7 @@ def _answer(
 
 
 def _look_up(near: KeptAnswers, keys: Sequence[Any]) -> Sequence[int]:
-    """Return where items stand that are not kept; after a sample of these none is looked up."""
+    """Return the indices of items that are not cached; see SAMPLE."""
     if len(keys) > SAMPLE and len(near.missed(keys[:SAMPLE])) == SAMPLE:
         return range(len(keys))
     return near.missed(keys)

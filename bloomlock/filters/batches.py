@@ -1,7 +1,7 @@
-"""In what chunks a batch goes, which strategy takes it, and which of its items are sent.
+"""Batches: their chunks, the route of each chunk, and the items that are sent.
 
-`route="items"` is the filter's own strategy, "bitmap" sends the bits of all items as one bitmap.
-"auto" is the bitmap where that takes less time and the server is done with it in about 10 ms.
+`route="items"` is the filter's own strategy. "bitmap" sends the bits of all items as one bitmap.
+"auto" takes the bitmap if it is quicker and occupies the server for about 10 ms at most.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ T = TypeVar("T")
 logger = logging.getLogger("bloomlock")
 
 BIT_S, SHARD_S, BYTE_S = 0.57e-6, 0.0005, 0.5e-9
-"""Seconds that a bit takes longer by items than in a bitmap; of the bitmap of one shard, whatever
-its size; of one byte of it. With the atomic strategy, where client and server share a machine."""
+"""Costs in seconds: how much longer a bit takes by items than in a bitmap; the fixed cost of the
+bitmap of a shard; the cost of a byte of it. Measured with the atomic strategy on one machine."""
 
 Route = Literal["auto", "items", "bitmap"]
 ROUTES = get_args(Route)
@@ -64,10 +64,10 @@ def chunks(
     finish: bool,
     batch_size: int | None = None,
 ) -> Iterator[list[str | bytes]]:
-    """Return the items of a batch, a chunk at a time; the iterable is read no further than that.
+    """Yield the items of a batch in chunks; read one chunk of the iterable at a time.
 
-    `finish`: the items before the place where the iterable raises are returned first; else those
-    not returned by then are dropped.
+    If the iterable raises, `finish` yields the items before it first. Without `finish` they are
+    dropped.
     """
     check_items(items)
     if not isinstance(route, str) or route not in ROUTES:
@@ -86,15 +86,15 @@ def chunks(
         strategy, num_hashes = state.strategy, state.descriptor.size.num_hashes
         size = max(1, strategy.bits_per_exchange // num_hashes)
         if state.fill.refuse:
-            # A chunk must not go far beyond what is still free.
+            # A chunk must not go far beyond the free capacity.
             few = BITS_PER_TRIP // num_hashes
             size = max(1, few, min(state.items_per_chunk, state.fill.until_look))
         elif route != "items" and (strategy.name == "native" or _has_routes(strategy)):
-            # Of items that may come slowly few are waited for at first.
+            # Items may arrive slowly, so the first chunks are small.
             size = most = min(state.items_per_chunk, max(size, 2 * most))
         return size if batch_size is None else min(size, batch_size)
 
-    # What is no iterable is refused here, at the call.
+    # iter() refuses here, at the call, if `items` is no iterable.
     return take_chunks(iter(items), size_of, finish=finish)
 
 
@@ -119,17 +119,17 @@ def take_chunks(
 
 
 class Chunk:
-    """Which of the items of a call are sent, each once, and where their answers stand.
+    """The items of a call that are sent, each once, and their indices.
 
-    A page links to itself a hundred times, and each time would cost as much as the first.
+    A page may link to itself a hundred times; the item is sent once.
 
     Args:
-        encoded: All items.
-        missed: Where those stand whose answers are not known.
+        encoded: All items of the call.
+        missed: Indices of the items that the near-cache does not answer.
 
     Attributes:
-        items: Those that are sent.
-        at: Where each of these stands among all. What stands nowhere there was kept or is a repeat.
+        items: The items that are sent.
+        at: Their indices among all items. The other items are cached, or repeats.
     """
 
     def __init__(self, encoded: Sequence[bytes], missed: Sequence[int]) -> None:
@@ -146,7 +146,7 @@ class Chunk:
             self.items, self.at = list(first), list(first.values())
 
     def spread(self, results: Sequence[int], *, write: bool) -> list[Any]:
-        """Return the results of all items; what was kept is seen, of repeats the first is new."""
+        """Return the results of all items: cached ones are seen, of repeats the first is new."""
         if len(self.at) == self._size:
             return list(results)
         spread: list[Any] = [not write] * self._size
@@ -170,7 +170,7 @@ def choose(
         return own
     if route == "auto":
         bits = count * view.descriptor.size.num_hashes
-        # Another route begins far beyond these.
+        # For so few bits the bitmap is never quicker.
         if bits <= FEW_OFFSETS:
             return own
         # Of n items in S shards some shards have none.
@@ -184,7 +184,7 @@ def choose(
 
 
 def bitmap_is_quicker(bits: int, shards: float, image_bytes: float) -> bool:
-    """Return whether a batch takes less time by bitmap; bytes are those of both directions."""
+    """Return whether the bitmap is quicker; `image_bytes` counts both directions."""
     return bits * BIT_S > shards * SHARD_S + image_bytes * BYTE_S
 
 
@@ -225,9 +225,9 @@ def take_known(error: PartialResultError) -> list[bool]:
 
 
 def before_adding(test: Core[T]) -> Core[T]:
-    """Carry out a test of items that are to be added; an error has none of its answers.
+    """Run a test that precedes an add; remove the answers of the test from its error.
 
-    "Not there" would be taken for "not new".
+    A caller of `add` would take the "not there" of the test for "not new".
     """
     try:
         return (yield from test)

@@ -1,7 +1,7 @@
-"""One chunk of items on its way to answers, and what the headers on the way mean.
+"""An operation on one chunk of items: it asks until each item has an answer.
 
-For every answer the shard's header came along. If it is not the one this object attached to, the
-answer is about another generation, and counts only if that is the one attached to in the end.
+Each answer comes with the header of its shard. If that is not the header this object attached to,
+the answer is about another generation. It counts only if the object attaches to that generation.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ ROUNDS = 10
 """How often a filter may vanish during one operation before that is an error."""
 
 ASKED_FIRST = 512
-"""Items of a batch that are asked about at once before a nearly full filter is added to."""
+"""Items that are tested at once before they are added to a nearly full filter."""
 
 NOT_DONE = -2
 
 
 class Operation:
-    """One chunk of items on its way to answers.
+    """Adds or tests the items of one chunk.
 
-    An update, which is a write without answers, is made again where its reply was lost.
+    An update is a write without answers. It is repeated if its reply is lost.
     """
 
     def __init__(
@@ -84,21 +84,21 @@ class Operation:
         self._update = write and not answers
         self._strategy = strategy or state.strategy
         self._results = np.full(len(chunk.items), NOT_DONE, np.int8)
-        # Whether an item had a tombstone when it was tested.
+        # Whether each item had a tombstone when it was tested.
         self._looked = np.full(len(chunk.items), UNKNOWN, np.int8)
-        # What happened to items without an answer: the reply was lost, or an error.
+        # Why items have no answer: a lost reply, or an error.
         self._lost: Lost = []
         self._failure: Exception | None = None
-        # Items that were missing, and were added, in a generation that is not attached to.
+        # Items that were new, and were added, in a generation that this object is not attached to.
         self._added_elsewhere = np.zeros(len(chunk.items), np.bool_)
         self._again: list[Indices] = []
         self._tested = 0
         self._vanished = 0
 
     def run(self, view: View, answered: Answered | None = None) -> Core[list[bool]]:
-        """Ask, read the answers, and follow the filter where it went, until all is known.
+        """Ask and follow the filter to newer generations until each item has an answer.
 
-        `answered`: what the view was asked already, about all items.
+        `answered`: answers of `view` for all items, if it was asked already.
         """
         try:
             yield from self._ask_until_known(view, answered)
@@ -106,7 +106,7 @@ class Operation:
             raise
         except Exception as error:
             if any(one.sent for _, one in self._lost):
-                # A look at the filter failed. That something was added before it matters more.
+                # A look at the filter failed. It matters more that items may have been added.
                 raise self._unknown() from error
             known = self._known()
             if any(answer is not None for answer in known):
@@ -118,7 +118,7 @@ class Operation:
         todo = pending = np.arange(len(self._chunk.items), dtype=np.intp)
         if answered is not None:
             pending = pending[:0]
-        # How often in a row nothing of what was sent was answered, and whether anything was sent.
+        # Tries in a row without any answer, and whether any of them was sent.
         tries, was_sent = 0, False
         while True:
             if answered is None:
@@ -135,29 +135,29 @@ class Operation:
             is_sent = any(one.sent for _, one in lost)
             was_sent |= is_sent
             if is_sent and tries < len(RETRY_PAUSES):
-                # An update is made again: all of it may be.
+                # An update may be repeated.
                 self._again += [indices for indices, _ in lost]
                 yield Pause(RETRY_PAUSES[tries])
                 tries += 1
             else:
                 if lost and not was_sent:
-                    # To connect was tried several times by then.
+                    # Connecting has failed several times by now.
                     self._failure, self._lost = lost[0][1].cause, []
                 self._raise_failure()
-            # What is not counted may be new.
+            # Without answers each item may be new.
             new = int((self._results[todo] == 1).sum()) if self._strategy.has_answers else todo.size
             if self._write and self._state.fill.due(new):
                 yield from self._state.fill.look_after_add(view)
-            # Shard by shard is not the order of the items, and of repeated ones the first is new.
+            # Answers come shard by shard; the next round asks in the order of the items.
             pending = np.sort(np.concatenate([*self._again, pending]))
             self._again = []
             if not pending.size:
                 return
 
     def _share(self, view: View, pending: Indices) -> Core[tuple[View, Indices, Indices]]:
-        # A filter that refuses items, or grows, is given no more new items than this client may add
-        # before it looks again. Near the capacity, where that is little, it is asked first which
-        # items are new, so that seen ones take no part.
+        # A filter that refuses items, or grows, gets no more new items than this client may add
+        # before it looks at the fill again. Near the capacity that is a small number, so the items
+        # are tested first, and seen ones do not count.
         fill = self._state.fill
         if not (self._write and fill.refuse) or (
             pending.size <= fill.until_look and not fill.refusing
@@ -206,11 +206,11 @@ class Operation:
         return [(todo[indices], segments) for indices, segments in each]
 
     def _heed_flag(self, view: View, parts: list[Part]) -> Core[tuple[View, list[Part]]]:
-        """Take the flag from answers of shards that have tombstones.
+        """Settle the answers of shards that have tombstones, and remove the flag from them.
 
-        Where a script answered it has looked for these. Else a bit that was missing is final, as a
-        tombstone is made only when all are set. Where all are set, that an item had none beside
-        it is final. The script adds those that had one, and looks for what is not known.
+        A script has looked at the tombstones itself. For other strategies there are three cases. A
+        bit was missing: final, because a tombstone is made only when all bits are set. All bits
+        were set, and SMISMEMBER beside the command found no tombstone: final. Else the script asks.
         """
         flagged = view.header | DISCARDED
         if not any(segment.header == flagged for _, segment in parts):
@@ -268,7 +268,7 @@ class Operation:
             self._added_elsewhere[elsewhere] = False
             seen = elsewhere[self._results[elsewhere] == 0]
             if not self._strategy.is_atomic:
-                # Several callers may get "new" by such a strategy, so this one does.
+                # This strategy may tell several callers "new", so it tells this one.
                 self._results[seen] = True
             elif seen.size:
                 self._results[seen] = UNKNOWN
@@ -292,13 +292,13 @@ class Operation:
             self._take_error(np.flatnonzero(self._added_elsewhere), added_elsewhere(error))
             self._added_elsewhere[:] = False
         if self._lost:
-            # That something may have happened matters more than that something did not.
+            # It matters more that items may have been added than that others were not.
             raise self._unknown()
         if error is not None:
             raise error
 
     def _known(self) -> Results:
-        """Return what is known: None without an answer, nothing for the last that were not done."""
+        """Return the answers: None if unknown; the last items that were not sent are left out."""
         results = self._chunk.spread(self._results.tolist(), write=self._write)
         while results and results[-1] == NOT_DONE:
             results.pop()
@@ -306,7 +306,7 @@ class Operation:
 
     def _unknown(self) -> OutcomeUnknownError:
         count = sum(indices.size for indices, _ in self._lost)
-        # An update may end here without one of its bytes having left in the last try.
+        # The last try of an update may have sent nothing; an earlier one did.
         cause = next((one for _, one in self._lost if one.sent), self._lost[0][1]).cause
         error = outcome_unknown(self._state.keys.name, count, cause, repeated=self._update)
         error.results = self._known()
@@ -326,7 +326,7 @@ class Operation:
             )
         added_before = self._added_elsewhere.copy()
         for indices, segment in stale:
-            # What is written to a string without a header is gone with it.
+            # Bits that are written to a string without a header are gone with that string.
             if self._write and not self._update and is_header(segment.header):
                 self._added_elsewhere[indices] |= _missing(segment)
         header = stale[0][1].header
@@ -348,7 +348,7 @@ class Operation:
                 self._failure = self._failure or error
                 return view
             if not now.descriptor.same_bits(view.descriptor):
-                # Bits at the places of before are not those of the items.
+                # The new generation has other bits for the same items.
                 self._added_elsewhere = added_before
         self._sort(view, now, stale)
         return now
@@ -357,13 +357,14 @@ class Operation:
         for indices, segment in stale:
             found = unflagged(segment.header)
             same = found == now.header and now.descriptor.same_bits(view.descriptor)
-            # All bits may be spread over two generations, but not where this one was expected.
+            # Without atomicity the bits may come from two generations, unless this header was the
+            # expected one.
             is_whole = self._strategy.is_atomic or found == view.header
             if not (same and is_whole and segment.missing is not None):
                 self._again.append(indices)
                 continue
             missing = _missing(segment)
-            # What has all bits set may have a tombstone.
+            # An item with all bits set may have a tombstone.
             final = missing | (found == segment.header and not now.discards)
             self._take(indices[final], missing[final])
             self._again.append(indices[~final])

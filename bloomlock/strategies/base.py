@@ -1,6 +1,6 @@
-"""What every strategy does: send the items of a shard to Redis and bring back their answers.
+"""The base of the strategies: send the items of a shard to Redis and return their answers.
 
-An answer says for each item whether any of its bits was 0 ("missing"): an update that finds a bit
+An answer says for each item whether any of its bits was 0 ("missing"). An add that finds a bit
 missing has added a new item.
 """
 
@@ -33,11 +33,11 @@ BITS_PER_TRIP = 10_000
 
 
 class Shard(NamedTuple):
-    """One Redis string of a filter, as the caller believes it to be.
+    """One Redis string of a filter, as this client expects it.
 
     Attributes:
-        header: The header it should have.
-        bits: Bits of its bitmap, header not counted.
+        header: The expected header.
+        bits: Bits of its bitmap, without the header.
     """
 
     key: str
@@ -51,25 +51,25 @@ class Shard(NamedTuple):
 
     @property
     def headers(self) -> list[bytes]:
-        """What the first bytes of its string may be: without the flag of discards, and with it."""
+        """The two possible first bytes of its string: without the flag of discards, and with it."""
         allowed = (self.header, self.header | DISCARDED)
         return [header.to_bytes(HEADER_BYTES, "big") for header in allowed]
 
     def has(self, header: int) -> bool:
-        """Return whether it may have a header."""
+        """Return whether a header is the expected one, with or without the flag."""
         return unflagged(header) == self.header
 
 
 class Segment(NamedTuple):
-    """The answer to some consecutive items that were handled together.
+    """The answers to consecutive items of one command.
 
     Attributes:
-        rows: How many items.
-        header: The shard's header as it was when the items were answered.
-        missing: For each item whether any of its bits was 0; None: the command saw another
+        rows: The number of items.
+        header: The shard's header at the time of the answer.
+        missing: For each item whether any of its bits was 0. None: the command found another
             header than the expected one and did nothing.
-        error: The server's error (nothing was done, for certain) or ConnectionLost (not known, if
-            its request was sent), else None.
+        error: None, or an error of the server (nothing was done), or ConnectionLost (unknown, if
+            its request was sent).
     """
 
     rows: int
@@ -85,14 +85,14 @@ if TYPE_CHECKING:
 
 
 class Strategy(ABC):
-    """How the bits of items reach Redis: the update of a filter, or one batch of it.
+    """How the bits of items reach Redis.
 
     Attributes:
         is_atomic: Whether all bits of an item and the header are read and set at one instant. If
-            not, the bits may be spread over two generations, and a header that is not
-            the expected one says nothing about them.
-        is_exclusive: Whether other clients are kept out while an item is added.
-        bits_per_exchange: Bits of one exchange at most.
+            not, the bits may come from two generations, and a header that is not the expected one
+            says nothing about them.
+        is_exclusive: Whether other clients wait while an item is added.
+        bits_per_exchange: The most bits of one exchange.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Strategy(ABC):
     has_answers: bool = True
     bits_per_exchange: ClassVar[int] = BITS_PER_TRIP
 
-    def check_server(self, key: str) -> Core[None]:  # noqa: ARG002 - what needs nothing asks nothing
+    def check_server(self, key: str) -> Core[None]:  # noqa: ARG002 - others use it
         """Raise ConfigurationError if the server that has a key lacks what the strategy needs."""
         yield from ()
 
@@ -115,12 +115,12 @@ class Strategy(ABC):
 
     @abstractmethod
     def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
-        """Test items of one shard, and set their bits if `write`; segments cover them in order."""
+        """Test items of one shard, and set their bits if `write`; return segments in order."""
 
     def ask(
         self, shards: Sequence[Shard], items: Sequence[bytes], *, write: bool
     ) -> Core[Answered]:
-        """Do the same for any shards; return where items stand, and the answers to these."""
+        """Do the same for any shards; return indices of items, and the answers to these items."""
         if len(shards) == 1 and items:
             segments = yield from self.ask_shard(shards[0], items, write=write)
             return [(range(len(items)), segments)]
@@ -134,7 +134,7 @@ class Strategy(ABC):
         return list(zip(by_shard.values(), answers, strict=True))
 
     def shards_at_once(self, shard: Shard) -> int | None:  # noqa: ARG002
-        """Return to how many shards like this one a batch may go at once; None: to all."""
+        """Return the number of shards that a batch may go to at once; None: all."""
         return None
 
     def one(self, shards: Sequence[Shard], item: bytes, *, write: bool) -> Core[Segment]:

@@ -1,12 +1,12 @@
-"""The bits of a whole batch built here, and merged into the shard by BITOP OR.
+"""The route "bitmap": the client builds a bitmap of a batch, and BITOP OR merges it into the shard.
 
-For a batch that is large against the bitmap: a bit costs some nanoseconds here and a quarter of a
-microsecond on the server. One transaction reads the bits that were there and merges the new ones
-if the header is right, so the answers are exact: an item is new if one of its bits was 0 before,
-and each is once in a batch.
+It is for a batch that is large compared to the bitmap: a bit costs some nanoseconds here and a
+quarter of a microsecond on the server. One transaction reads the old bits and merges the new ones
+if the header is right. The answers are exact: an item is new if one of its bits was 0 before, and
+a batch has each item once.
 
-All bits of an item have to be merged at one instant, or two workers might get the answer "new", so
-the shard is merged as a whole; where no answers are wanted, in parts.
+All bits of an item are merged at one instant, or two workers could both get "new". So the shard is
+merged as a whole; without answers it is merged in parts.
 
 https://redis.io/docs/latest/commands/bitop/
 """
@@ -52,35 +52,35 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 WHOLE_BYTES = 8 * 1024 * 1024
-"""The largest shard that is merged or read in one command, which takes the server about 10 ms."""
+"""The largest shard that one command merges or reads; it takes the server about 10 ms."""
 
 PART_BYTES = 2 * 1024 * 1024
 """Parts of larger ones."""
 
 TOGETHER_BYTES = 1024 * 1024
-"""Bitmaps sent at once; a larger one goes by itself, and its reply past the parser."""
+"""The most bytes of bitmaps that are sent at once; a larger bitmap is sent alone."""
 
 REST_BYTES = 4096
-"""The replies beside the bits of a part."""
+"""Room for the replies beside the bits of a part."""
 
 LEFT_SECONDS = 60
-"""How long an image whose merging was refused may be left behind."""
+"""How long an image stays on the server if its merge was refused."""
 
 _KEPT: list[tuple[Bytes, memoryview]] = []
-"""The memory of the last batch, for one of the same size: at most one, of 16 MiB.
+"""The memory of the last batch, for the next batch of the same size: at most one, of 16 MiB.
 
-To touch memory that is new to the process takes longer than all that is done with it. It comes
-here after the last reply, when nothing is sent from it any more.
+The first touch of new memory takes longer than all work with it. The memory comes here after the
+last reply, when no request uses it any more.
 """
 
 _SCRIPT = Script("merge")
 
 
 class BitmapStrategy(Strategy):
-    """Two round trips for a batch whose bits are many; exact.
+    """Two round trips for a batch of many bits; exact.
 
-    `fallback` takes the items that the server refuses to this one. Without `answers` all items that
-    it adds are answered as seen.
+    If the server refuses it, `fallback` takes the items. Without `answers` each item that it adds
+    has the answer "seen".
     """
 
     name = "bitmap"
@@ -159,7 +159,7 @@ def _take(items: Sequence[bytes], at: Indices) -> list[bytes]:
 
 
 def _take_memory(size: int, *, write: bool) -> tuple[Bytes, memoryview]:
-    """Return an image without bits, if it is for a write, and room for the replies."""
+    """Return memory for an image, all 0 if it is for a write, and room for the replies."""
     with suppress(IndexError):
         image, room = _KEPT.pop()
         if len(image) == size:
@@ -215,16 +215,16 @@ def _parts(size: int) -> list[tuple[int, int]]:
 def merge_part(
     shard: Shard, first: int, image: Bytes, room: memoryview | None = None, *, union: bool = False
 ) -> Core[tuple[int, bytes | memoryview] | Exception]:
-    """Set the bits of an image, which begins at byte `first` of the shard.
+    """Set the bits of an image that begins at byte `first` of the shard.
 
-    A slot that moves is a refusal, after which the items take the image's place; a `union`, which
-    has no items, waits for it.
+    If a cluster moves the slot, the server refuses the merge and the items are sent instead. A
+    `union` has no items and waits for the end of the move.
 
     Returns:
-        The header found, and the bytes that were there before (empty without `room` for them); or
-        what went wrong, and then nothing was done or it is not known.
+        The header found, and the bytes that were there before (empty without `room` for them). Or
+        the error: a ConnectionLost if the outcome may be unknown, else nothing was done.
     """
-    # A server that refuses MULTI would carry out what follows.
+    # A server that refuses MULTI would carry out the commands behind it.
     refused, _ = yield from send_or_lost(Request(shard.key, [MULTI, EXEC]), repeatable=True)
     if isinstance(refused, ConnectionLost):
         return ConnectionLost(refused.cause, sent=False, replies=[])
@@ -235,7 +235,7 @@ def merge_part(
     end, has_answers = first + len(image), room is not None
     before = [encode_command("GETRANGE", shard.key, first, end - 1)] if has_answers else []
     for call in (_SCRIPT.by_digest, _SCRIPT.by_source):
-        # The image goes the short way, not through the script, which would copy it several times.
+        # The image is sent by SET. As an argument of the script it would be copied several times.
         commands: list[Command] = [
             MULTI,
             encode_large("SET", merging[0], image.data, "EX", LEFT_SECONDS),
@@ -257,7 +257,7 @@ def merge_part(
 def _read(
     shard: Shard, size: int, room: memoryview
 ) -> Core[tuple[int, bytes | memoryview] | Exception]:
-    # A generation never returns: a header that is right afterwards was right before.
+    # A generation never returns: if the header is right after the bits, it was right before.
     commands = [encode_command("GETRANGE", shard.key, 0, size - 1), header_command(shard.key)]
     request = Request(shard.key, commands, room=room)
     bits, header = yield from send_or_lost(request, repeatable=True)
@@ -266,7 +266,7 @@ def _read(
 
 
 def is_quick(shard: Shard, *, exact: bool) -> bool:
-    # Where answers are wanted all bits of an item belong in one command.
+    # For exact answers one command reads all bits of an item.
     return not exact or image_bytes(shard) <= WHOLE_BYTES
 
 

@@ -1,7 +1,7 @@
-"""The strategies that test and set bit by bit, by commands: "atomic", "pipeline", "transaction".
+"""The strategies that test and set bits by commands: "atomic", "pipeline", "transaction".
 
-"atomic" is BITFIELD: header read and all bits tested and set in one atomic command (Redis 6.0). The
-others send SETBIT, which answers the old bit, or GETBIT for each bit.
+"atomic" is BITFIELD: one atomic command reads the header and tests and sets all bits (Redis 6.0).
+The others send GETBIT or SETBIT, which returns the old bit, for each bit.
 
 https://redis.io/docs/latest/commands/bitfield/, /bitfield_ro/, /setbit/, /getbit/, /getrange/,
 https://redis.io/docs/latest/develop/interact/transactions/
@@ -34,7 +34,7 @@ OPERATIONS_PER_COMMAND = 1000
 
 COMMANDS_PER_WRITE = 4
 
-# An operation is text around its offset and nothing else. Index: the digits of the offset.
+# The text of an operation before its offset, by the number of digits of the offset.
 _HEADS = [
     [f"$3\r\n{name}\r\n$2\r\nu1\r\n${digits}\r\n" for digits in range(11)]
     for name in ("GET", "SET")
@@ -72,12 +72,12 @@ class AtomicStrategy(Strategy):
             (reply,) = yield from send_or_lost(request, repeatable=not write, lost=lost)
         if not isinstance(reply, list):
             return Segment(1, error=error_of(reply))
-        # Only a header of 0 could be taken for a bit, and that one is looked at first.
+        # A header of 0 would look like a bit that is missing. The caller compares headers first.
         return Segment(1, reply[0], [0 in reply])
 
 
 class Bitfields:
-    """Items of one shard as BITFIELDs of up to 1000 operations, encoded when it is their turn."""
+    """Items of one shard as BITFIELDs of up to 1000 operations, each encoded before its write."""
 
     def __init__(self, shard: Shard, items: Sequence[bytes], write: bool) -> None:
         self._shard = shard
@@ -144,9 +144,9 @@ def encode_offsets(offsets: Sequence[int], write: bool) -> bytes:
 
 
 class PipelineStrategy(Strategy):
-    """One round trip through anything that speaks SETBIT; no false negatives, no single winner.
+    """One round trip to any server that has SETBIT; no false negatives, no single winner.
 
-    Concurrent adds of one item may both be answered "new". No bit is ever lost, so what was added
+    Two concurrent adds of one item may both return "new". No bit is ever lost, so an added item
     stays seen.
     """
 
@@ -156,8 +156,8 @@ class PipelineStrategy(Strategy):
     def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
         """See Strategy.ask_shard.
 
-        The header is read last: a generation never returns, so a header that still is the expected
-        one says that all bits before it were read or set in that generation.
+        The header is read last. A generation never returns, so if the header is the expected one,
+        all bits before it were read or set in that generation.
         """
         commands = [*_bit_commands(shard, items, write), header_command(shard.key)]
         replies = yield from send_or_lost(Request(shard.key, commands), repeatable=not write)
@@ -173,14 +173,15 @@ class PipelineStrategy(Strategy):
 
 
 class TransactionStrategy(Strategy):
-    """One round trip by MULTI and EXEC, neither EVAL nor BITFIELD needed; exact."""
+    """One round trip by MULTI and EXEC, without EVAL and BITFIELD; exact."""
 
     name = "transaction"
 
     def ask_shard(self, shard: Shard, items: Sequence[bytes], *, write: bool) -> Core[Segments]:
         """See Strategy.ask_shard.
 
-        What is refused before EXEC aborts all of it, what fails in it leaves the rest in force.
+        A command that is refused before EXEC aborts the transaction. A command that fails in it
+        does not undo the others.
         """
         commands = [*_bit_commands(shard, items, write), header_command(shard.key)]
         request = Request(shard.key, [MULTI, *commands, EXEC])
@@ -196,11 +197,11 @@ class TransactionStrategy(Strategy):
 
 
 def why_aborted(replies: Replies) -> Exception:
-    """Return why EXEC, the last of the replies, did nothing.
+    """Return why EXEC, whose reply is the last one, did nothing.
 
-    The reason stands in the reply to the refused command; EXEC only says that it aborted. It is
-    nil where a key changed that the connection watched, which only a WATCH that another user of
-    the client left on the connection can bring about.
+    The reply to the refused command has the reason; EXEC only says that it aborted. EXEC is nil
+    if a watched key has changed. That happens only if another user of the client left a WATCH on
+    the connection.
     """
     refused = (reply for reply in replies if isinstance(reply, Exception))
     return next(refused, WatchError("a key was watched and has changed; nothing was done"))
@@ -225,7 +226,7 @@ def _one_by_one(bits: Replies, header: Any, write: bool) -> Segment:
     if lost is not None:
         return Segment(1, error=lost)
     if wrong:
-        # If a bit was set by this add, the item may be there, although another bit was refused.
+        # This add has set a bit, so the item may be there although another bit was refused.
         unknown = ConnectionLost(wrong[0], sent=True, replies=[])
         return Segment(1, error=unknown if write and 0 in bits else wrong[0])
     return Segment(1, header_from_bytes(header), _missing(bits, 1))

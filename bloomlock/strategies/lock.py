@@ -1,11 +1,11 @@
-"""Bits set under a lock for the item: for work that one command or script cannot reach.
+"""The strategy "lock": sets the bits of an item under a lock for that item.
 
-Locks are striped by item, 1024 for each shard, so two workers wait for each other only over the
-same item (or, one time in a thousand, another of its stripe). No worker ever waits while it
-holds a lock, so there is no deadlock, whatever order a batch comes in.
+Locks are striped by item, 1024 for each shard. Two workers wait for each other only if they add the
+same item (or, one time in a thousand, another item of its stripe). No worker waits while it holds
+a lock, so there is no deadlock, whatever the order of the items.
 
-The update is a script that looks whether the locks still are held, so a holder that slept through
-its lease writes nothing.
+The update is a script that first checks the locks. A holder that slept through its lease writes
+nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PASSING = (
     redis.exceptions.ClusterDownError,
     redis.exceptions.MasterDownError,
 )
-"""Refusals of a cluster that moves slots or fails over; any other is the answer."""
+"""Refusals of a cluster that moves slots or fails over; any other refusal is final."""
 UPDATE = Script("locked", "header", "slices", "items")
 
 
@@ -75,8 +75,8 @@ class LockStrategy(Strategy):
             return (yield from self._transaction.ask_shard(shard, items, write=False))
         places: dict[LockKeys, list[int]] = {}
         for index, item in enumerate(items):
-            # The same item has the same stripe everywhere. The sum of the offsets would leave three
-            # of four stripes out for some k: its terms have common factors with their number.
+            # Every client computes the same stripe for an item. It is the first offset. The sum of
+            # the offsets would use only one of four stripes for some k.
             stripe = shard.hasher.locate(item)[1][0] % self._stripes
             places.setdefault(stripe_keys(shard.key, stripe), []).append(index)
         update = _Update(shard, items, places)
@@ -99,7 +99,7 @@ class LockStrategy(Strategy):
                 yield NO_LIMIT
                 if taken:
                     yield from update.carry_out(taken, asking.token)
-                # A lock that is lost as soon as it is held is acquired again.
+                # Without an update the lock was lost as soon as it was held, and is acquired again.
                 elif clock() >= until:
                     error = LockTimeoutError(f"no lock for an item within {self._timeout:g} s")
                     update.answer(wanted, Segment(1, error=error))
@@ -110,7 +110,7 @@ class LockStrategy(Strategy):
                 else:
                     update.answer(wanted, Segment(1, error=error))
             except ConnectionLost as lost:
-                # Nothing but locks has been requested so far.
+                # Only locks have been requested so far, so no item was added.
                 update.answer(wanted, Segment(1, error=lost.cause))
                 seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
                 yield RunAfter(_release_all(taken, asking), queue, seconds)
@@ -154,7 +154,7 @@ class _Update:
         self.waiting.difference_update(locks)
 
     def carry_out(self, locks: list[LockKeys], token: bytes) -> Core[None]:
-        """Update the items of locks that are held; all wait on where one is not held any more."""
+        """Update the items of held locks; if one is no longer held, all of them keep waiting."""
         shard, state = self._shard, self._shard.slices
         some = pick(self._items, [index for lock in locks for index in self._places[lock]])
         keys = [shard.key, discards_key(shard.key), *(lock.lock for lock in locks)]
@@ -164,7 +164,7 @@ class _Update:
         if isinstance(reply, PASSING):
             raise reply
         if reply != []:
-            # None: items were discarded, which the filter refuses by this strategy.
+            # None: items were discarded. A filter refuses those with this strategy.
             refused = Segment(len(some), shard.header | DISCARDED)
             self.answer(locks, read_reply(shard, reply, len(some)) or refused)
 
@@ -178,7 +178,7 @@ def _try_to_take(locks: list[LockKeys], request: LockRequest) -> Core[list[LockK
 
 
 def _release_all(locks: Sequence[LockKeys], request: LockRequest) -> Core[None]:
-    """Give up locks and hand them on; a failure is logged, because the leases end by themselves."""
+    """Release locks; a failure is only logged, because the leases expire."""
     if locks:
         answers = yield from RELEASE.run_all([(lock, request) for lock in locks])
         error = next((answer for answer in answers if isinstance(answer, Exception)), None)

@@ -1,12 +1,12 @@
-"""BF.INSERT and BF.MEXISTS: the server has the Bloom filter itself, and hashes the items.
+"""The strategy "native", by BF.INSERT and BF.MEXISTS: the Bloom filter is the server's own.
 
 https://redis.io/docs/latest/commands/bf.insert/ and /bf.mexists/. Redis 8 has them built in; the
 modules RedisBloom (from 2.4.4 on, which has BF.CARD) and valkey-bloom bring them elsewhere.
 
-A shard is two keys: the string that holds its header and no more, and the server's filter, whose
-key carries the generation. NOCREATE answers an update of a generation that is over with an error,
-and changes nothing. BF.MEXISTS answers 0 where there is no key, so EXISTS follows it. The header is
-read last, in the same trip: a generation never returns.
+A shard is two keys: a string with the header, and the server's filter, whose key has the generation
+in its name. With NOCREATE an update of an older generation is an error and changes nothing.
+BF.MEXISTS answers 0 if there is no key, so EXISTS follows it. The header is read last in the same
+round trip, and a generation never returns.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _segments(shard: Shard, counts: Sequence[int], replies: Replies, write: bool
     segments: list[Segment] = []
     for count, answer in zip(counts, answers, strict=True):
         if is_no_key(answer):
-            # The header is the right one, or it is not known.
+            # The header is right, or its reply was lost.
             segments.append(Segment(count, error=lost))
         else:
             segments += _answered(shard, count, answer, write)
@@ -122,7 +122,7 @@ def _segments(shard: Shard, counts: Sequence[int], replies: Replies, write: bool
 
 
 def _answered(shard: Shard, count: int, reply: object, write: bool) -> list[Segment]:
-    """Read the answer of one command; of an update the server may have refused the last items."""
+    """Read the answer of one command; the server may have refused the last items of an update."""
     if not isinstance(reply, list) or not reply:
         return [Segment(count, error=error_of(reply))]
     refused = reply[-1] if isinstance(reply[-1], Exception) else None

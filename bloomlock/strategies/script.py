@@ -1,8 +1,8 @@
-"""One script tests, adds and discards items of a shard: its slices, its tombstones.
+"""The script that tests, adds and discards items of a shard, in its slices and tombstones.
 
-An add is sent once: it is not known what became of one whose reply is lost. Where a reply says that
-a shard has more slices than the client knows, or that items were discarded and the call brought no
-identities, nothing was done, and the client asks again.
+An add is sent once, because the outcome of an add whose reply is lost is unknown. The script does
+nothing if the shard has more slices than the client knows, or if items were discarded and the call
+has no identities. The client then asks again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ BITS_PER_CALL = 1024
 TEST, ADD, RENEW, DISCARD = b"t", b"a", b"r", b"d"
 LOST = b"lost"
 BROKEN = DISCARDED
-"""In place of the header of a shard whose set was evicted; no shard has it."""
+"""Stands for the header of a shard whose set was evicted; no shard has this header."""
 
 
 class ScriptStrategy(Strategy):
-    """One round trip by EVALSHA, and one more for each growth that the client has not heard of.
+    """One round trip by EVALSHA, and one more for each growth that the client does not know; exact.
 
-    Exact, and the only one that never writes to a lost filter. In a window with `refresh` an add
-    refreshes an item that is there. A filter with slices has no other and asks for it first.
+    It is the only strategy that never writes to a lost filter, and the one of every filter with
+    slices. In a window with `refresh` an add refreshes an item that is there.
     """
 
     name = "lua"
@@ -89,7 +89,7 @@ class ScriptStrategy(Strategy):
                 segment = read_reply(shard, reply, 1)
                 if segment is not None:
                     return segment
-        # Nothing was done, and another call is needed.
+        # The script did nothing, and another call is needed.
         (segment,) = yield from ask_shard(shard, [item], operation)
         return segment
 
@@ -100,10 +100,10 @@ class ScriptStrategy(Strategy):
 def ask_shard(
     shard: Shard, items: Sequence[bytes], operation: bytes, *, all_set: bool = False
 ) -> Core[Segments]:
-    """Carry out an operation for some items, all of one shard; see Strategy.ask_shard.
+    """Carry out an operation for items of one shard; see Strategy.ask_shard.
 
-    DISCARD without items sets the flag of discards. `all_set`: the bits of the items were all set
-    in this generation, so it goes by their tombstones alone.
+    DISCARD without items sets the flag of discards. `all_set`: the bits of the items are all set
+    in this generation, so only their tombstones count.
     """
     state = shard.slices
     expected = shard.header.to_bytes(HEADER_BYTES, "big")
@@ -128,7 +128,7 @@ def ask_shard(
         makers = [partial(arguments, part) for part in parts]
         is_repeatable = operation == TEST or not items
         with_set = state.has_tombstones or operation == DISCARD or all_set
-        # While a cluster moves a slot, only scripts of one key are carried out.
+        # While a cluster moves a slot, it runs only scripts with one key.
         keys = [shard.key, discards_key(shard.key)] if with_set else [shard.key]
         replies = yield from ITEMS.call_each(keys, makers, repeatable=is_repeatable)
         todo = []
@@ -142,7 +142,7 @@ def ask_shard(
 
 
 def _opening(shard: Shard, operation: bytes) -> bytes:
-    """Return a call of the script up to the places of the items, of which nothing was discarded."""
+    """Return a call of the script up to the places, for a shard without tombstones."""
     # The shards of a plain filter share one state.
     openings, place = shard.slices.openings, (shard.key, operation)
     if place not in openings:
@@ -154,7 +154,7 @@ def _opening(shard: Shard, operation: bytes) -> bytes:
 
 
 def read_reply(shard: Shard, reply: Any, count: int) -> Segment | None:
-    """Return the answers of one call; None: it has to be made again by what was learned."""
+    """Return the answers of one call; None: repeat it, as `shard.slices` has learned from it."""
     if not isinstance(reply, list):
         return Segment(count, error=error_of(reply))
     start, *answers = reply
