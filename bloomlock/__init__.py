@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from . import catalog as catalog
     from . import errors as errors
-    from .claims import ClaimState
     from .compiled import __speed__ as __speed__
     from .filters._async.bloom import AsyncBloomFilter
     from .filters._async.claims import AsyncClaim
     from .filters._sync.bloom import BloomFilter
     from .filters._sync.claims import Claim
     from .filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
+    from .filters.claims import ClaimState
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
     from .filters.near_cache import NearCache
@@ -76,7 +76,7 @@ _MODULES = {
     "BloomFilter": ".filters._sync.bloom",
     "Claim": ".filters._sync.claims",
     "ClaimCounts": ".filters.claim_lists",
-    "ClaimState": ".claims",
+    "ClaimState": ".filters.claims",
     "FailedItem": ".filters.claim_lists",
     "FairLock": ".locks._sync.lock",
     "FilterInfo": ".filters.inspection",

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeAlias, 
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from bloomlock.claims import ClaimState
 from bloomlock.errors import ConfigurationError, Duplicate, FailedTooOften, InProgress
 from bloomlock.filters._async.bloom import AsyncBloomFilter
 from bloomlock.filters._sync.bloom import BloomFilter
-from bloomlock.filters.claims import TTL_SECONDS, ClaimOptions
+from bloomlock.filters.claims import TTL_SECONDS, ClaimState, check_options
 from bloomlock.filters.inspection import FilterBase
 from bloomlock.filters.support import CLAIMS, check_support
 
@@ -107,7 +106,7 @@ def once(
             raise ConfigurationError(f'{option} must be "return" or "raise", not {given!r:.80}')
     if scope is not None and not isinstance(scope, str):
         raise ConfigurationError(f"scope must be a str or None, not {scope!r:.80}")
-    ClaimOptions.check(ttl, renew, wait, None, max_attempts)
+    check_options(ttl, renew, max_attempts, wait)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))

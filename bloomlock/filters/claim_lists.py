@@ -1,36 +1,64 @@
-"""Claims of all workers: those that are open, failed or expired, and how many of each.
+"""Claims of all workers: what is stored of them, and what an operator sees and does.
 
-An operator sees them, and gives the items to workers again or drops them.
+    claims    id -> server time (ms) at which the lease ends; by it what is over is found in order
+    open      id -> the record of the claim. Without a token: it was given back and is offered
+    failed    id -> the record of an item that failed
+    lost      token -> when its claim was taken over, retried or dropped
+    counts    the counters
+    fence     the last fence given out
+
+An id is the 128-bit digest of an item. All of it but the fence belongs to one generation of the
+shard, and goes where another one takes its place.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bloomlock.claims import COUNTERS, ClaimState, Offer, Record, Row, ask_claims, find_expired
 from bloomlock.commands import call, encode_command, in_parallel
 from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import ClaimKeys
 
-from .claims import OFFERED, ClaimSession, take
+from .claims import OFFERED, ClaimSession, ClaimState, Offer, Row, ask_claims, take
 from .state import in_one_generation
 from .support import CLAIMS, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bloomlock.effects import AnyRuntime, Core
+    from bloomlock.effects import Core
 
     from .claims import ClaimOptions
     from .generation import View
     from .state import FilterState
 
+COUNTERS = ("claimed", "committed", "abandoned", "failed", "expired")
+"""Each claim that is granted counts as claimed, and once more as what became of it."""
 
 EXPIRED_AT_ONCE = 16
 USUAL_EXPIRED, MOST_EXPIRED = 64, 1000
+
+_RECORD = struct.Struct(">QIIH")
+
+
+class Record(NamedTuple):
+    """What claims.lua stores of an open claim, with its token, or a failed item, with the error."""
+
+    fence: int
+    attempts: int
+    max_attempts: int
+    text: bytes
+    carried: bytes
+
+    @classmethod
+    def decode(cls, data: bytes) -> Record:
+        fence, attempts, max_attempts, length = _RECORD.unpack_from(data)
+        rest = data[_RECORD.size :]
+        return cls(fence, attempts, max_attempts, rest[:length], rest[length:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +196,9 @@ def _pairs(reply: Any) -> dict[bytes, Any]:
 class Expired:
     """The items whose workers died; one is claimed when it is wanted, so none is held too early."""
 
-    def __init__(self, state: FilterState, options: ClaimOptions, runtime: AnyRuntime) -> None:
+    def __init__(self, state: FilterState, options: ClaimOptions) -> None:
         self._state = state
         self._options = options
-        self._runtime = runtime
         self._shard = 0
         self._found: deque[bytes] = deque()
         self._skipped: set[tuple[int, bytes]] = set()
@@ -183,9 +210,7 @@ class Expired:
         while self._found or (yield from in_one_generation(state, look)):
             some = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
             # No caller would bring the item again, so it is offered after its lease.
-            sessions = [
-                ClaimSession(state, Offer.of(carried), self._runtime, OFFERED) for carried in some
-            ]
+            sessions = [ClaimSession(state, Offer.of(carried), OFFERED) for carried in some]
             yield from take(state, sessions, self._options, only_expired=True)
             if made := [one for one in sessions if one.state is ClaimState.NEW]:
                 return made
@@ -193,12 +218,12 @@ class Expired:
 
     def _look(self, count: int, view: View) -> Core[bool | None]:
         """Look for more from where the last were found; False: there are none."""
-        check_support(CLAIMS, self._state.strategy.name, view.descriptor)
+        check_support(CLAIMS, self._state.strategy.name)
         for number in range(self._shard, len(view.shards)):
-            records = yield from find_expired(view.shards[number], count)
-            if records is None:
+            (found,) = yield from ask_claims("expired", [Row(view.shards[number], word=count)])
+            if found is None:
                 return None
-            for record in records:
+            for record in map(Record.decode, found):
                 # One that comes again could not be taken over, and would do so for ever.
                 if (record.fence, record.text) not in self._skipped:
                     self._skipped.add((record.fence, record.text))

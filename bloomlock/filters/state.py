@@ -39,13 +39,13 @@ from .fill import FillWatch, GrowthWatch
 from .generation import View, new_generation
 from .near_cache import CacheTicket, KeptAnswers
 from .stored_filter import check_room, look, look_at_shard
-from .support import DISCARDS, check_support
+from .support import CLAIMS, DISCARDS, SUPPORT, check_support
 from .switch import delete, put, retried, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bloomlock.effects import Core
+    from bloomlock.effects import AnyRuntime, Core
 
     from .near_cache import NearCache
     from .options import FilterOptions
@@ -73,21 +73,19 @@ class UnansweredTokens(LockOwner):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tokens: dict[tuple[int, bytes], list[bytes]] = {}
+        self._tokens: dict[tuple[int, bytes], bytes] = {}
 
-    def keep(self, item: bytes, token: bytes) -> None:
+    def keep(self, item: bytes, tokens: bytes) -> None:
+        place = os.getpid(), item
         with self._lock:
             if len(self._tokens) < UNANSWERED:
-                self._tokens.setdefault((os.getpid(), item), []).append(token)
+                self._tokens[place] = self._tokens.get(place, b"") + tokens
 
-    def take(self, item: bytes) -> bytes | None:
+    def take(self, item: bytes) -> bytes:
         if not self._tokens:
-            return None
+            return b""
         with self._lock:
-            first, *rest = self._tokens.pop((os.getpid(), item), (None,))
-            if rest:
-                self._tokens[os.getpid(), item] = rest
-            return first
+            return self._tokens.pop((os.getpid(), item), b"")
 
 
 class FilterState(LockOwner):
@@ -103,12 +101,16 @@ class FilterState(LockOwner):
         route: The route that "auto" took last where there was a choice; empty: none yet.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
+        runtime: Of the object's client; set before the first core is run.
+        runs_scripts: Whether the strategy takes claims.
         keeps_found: Whether items that are only found are kept near, else those that are added. An
             add of a kept item is left out. Where adds refresh items, that add would have refreshed
             one of an older epoch.
         flagged: The header of the generation in all of whose shards this object has set the flag of
             discards; 0: of none.
     """
+
+    runtime: AnyRuntime
 
     def __init__(
         self, keys: FilterKeys, options: FilterOptions, wanted: RequestedSpec | None
@@ -142,6 +144,7 @@ class FilterState(LockOwner):
         """Take the strategy and the watch of a filter with these parameters; None: a plain one."""
         options = self.options
         self.strategy = options.updates if model is None else options.strategy_for(model)
+        self.runs_scripts = self.strategy.name in SUPPORT[CLAIMS].strategies
         self.fill = FillWatch(self.keys.name, refuse=options.refuses, clock=self.clock)
         if model is not None and model.growth:
             self.fill = GrowthWatch(self.keys, self.clock)

@@ -1,5 +1,5 @@
 -- One step of claims on items of one shard, atomic. It may be sent again, and has the same answer then.
--- What is stored stands in bloomlock/claims.py; the rules, under the same names, in
+-- What is stored stands in bloomlock/filters/claim_lists.py; the rules, under the same names, in
 -- tests/support/claim_rules.py.
 -- KEYS   1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 counts, 7 the set of tombstones, 8 fence
 -- ARGV   1 the header that the caller expects, 8 bytes, without flags; 2 layout, see slices.lua; 3 the
@@ -7,7 +7,7 @@
 -- Reply  {1, for each item an answer}, or {3, ...}, if the shard has tombstones. Nothing is done, and the
 --        reply is {0}, if it has another header, or its tombstones were evicted; {2, number of slices},
 --        if that is another one
-local LOST_LIFE_MS, LEASE_MS = 86400000, 60000
+local LOST_LIFE_MS, LEASE_MS, TOKEN_BYTES = 86400000, 60000, 15
 local LEASE_OVER = 'its lease ran out before the work was done'
 local SHARD, CLAIMS, OPEN, FAILED, LOST, COUNTS, TOMBSTONES, FENCE = unpack(KEYS)
 local call = redis.call
@@ -23,13 +23,12 @@ local step, ids = ARGV[3], {}
 for position = 7, #ARGV, 4 do
     ids[#ids + 1] = ARGV[position]
 end
-
-local slices, number, dead
+local slices, count, dead
 if step == 'take' or step == 'commit' then
-    slices, number = open_slices(SHARD, ARGV[2], has_set, step == 'commit')
+    slices, count = open_slices(SHARD, ARGV[2], has_set, step == 'commit')
     dead = slices and read_tombstones(slices, TOMBSTONES, header, ids)
-    if not slices or not dead then
-        return slices and {0} or {2, number}
+    if not dead then
+        return slices and {0} or {2, count}
     end
 end
 
@@ -65,14 +64,6 @@ local function lease_of(id)
     return until_ms
 end
 
--- From now on the worker of a claim cannot commit it.
-local function take_over(token)
-    if token ~= '' then
-        call('ZREMRANGEBYSCORE', LOST, '-inf', now_ms - LOST_LIFE_MS)
-        call('ZADD', LOST, now_ms, token)
-    end
-end
-
 -- Remove a claim; one without a token was counted when it was given back.
 local function finish(id, found, counter)
     call('HDEL', OPEN, id)
@@ -82,89 +73,87 @@ local function finish(id, found, counter)
     end
 end
 
+-- Remove a claim whose lease is over: its worker cannot commit it any more.
+local function expire(id, found)
+    if found.text ~= '' then
+        call('ZREMRANGEBYSCORE', LOST, '-inf', now_ms - LOST_LIFE_MS)
+        call('ZADD', LOST, now_ms, found.text)
+    end
+    finish(id, found, 'expired')
+end
+
 local steps = {}
 
 -- Claim items that are neither done nor claimed. Options: lease in ms, max_attempts, "1": only items whose
--- claims are over. The word: what the claim carries.
--- Answers: {"new", fence, attempts, if it was over: what it carries}, {"seen"}, {"busy", ms left of the
--- other's lease, what that carries}, {"failed", attempts}, {"gone"}: it was taken over or ended since.
-function steps.take(id, token, places, carried)
+-- claims are over. The token: all that the claim may have, the one of a new
+-- claim first. The word: what the claim carries.
+-- Answers: {"new", token, fence, attempts, if it was over: what it carries}, {"seen"}, {"busy", ms left of
+-- the other's lease, what that carries}, {"failed", attempts}, {"gone"}: it was taken over or ended since.
+function steps.take(id, tokens, places, carried)
     local lease_ms, max_attempts = tonumber(ARGV[4]), tonumber(ARGV[5])
     local only_expired = ARGV[6] == '1'
     local found = read(OPEN, id)
     local until_ms = found and lease_of(id)
-    local is_over = found and until_ms <= now_ms
+    local is_over, is_held = found and until_ms <= now_ms, found and found.text ~= ''
     if not dead[id] and find_item(slices, places, 1) then
         if is_over then
             -- Else it could be committed after a discard and another worker's commit.
-            take_over(found.text)
-            finish(id, found, 'expired')
+            expire(id, found)
         end
         return {'seen'}
     end
-    if found and found.text == token then
+    if is_held and string.find(tokens, found.text, 1, true) then
         call('ZADD', CLAIMS, math.max(until_ms, now_ms + lease_ms), id)
         if not only_expired and carried ~= found.carried then
             -- Another call of the same worker, whose first one was not answered.
             found.carried = carried
-            write(OPEN, id, found, token)
+            write(OPEN, id, found, found.text)
         end
-        return {'new', found.fence, found.attempts, only_expired and found.carried or nil}
+        return {'new', found.text, found.fence, found.attempts, only_expired and found.carried or nil}
     end
     if only_expired and not is_over then
         return {'gone'}
     end
-    if found and found.text ~= '' and not is_over then
+    if is_held and not is_over then
         return {'busy', until_ms - now_ms, found.carried}
     end
     local failure = read(FAILED, id)
-    local attempts = math.max(found and found.attempts or 0, failure and failure.attempts or 0)
-    if max_attempts == 0 and (found or failure) then
-        max_attempts = (found or failure).max_attempts
+    local record = found or failure or {attempts = 0, max_attempts = 0}
+    record.max_attempts = max_attempts > 0 and max_attempts or record.max_attempts
+    if found then
+        expire(id, found)
     end
-    if 0 < max_attempts and max_attempts <= attempts then
+    if 0 < record.max_attempts and record.max_attempts <= record.attempts then
         if found then
-            found.attempts, found.max_attempts = attempts, max_attempts
-            write(FAILED, id, found, found.text == '' and failure and failure.text or LEASE_OVER)
-            take_over(found.text)
-            finish(id, found, 'expired')
+            write(FAILED, id, found, not is_held and failure and failure.text or LEASE_OVER)
         end
-        return {'failed', attempts}
+        return {'failed', record.attempts}
     end
-    if found and found.text ~= '' then
-        take_over(found.text)
-        call('HINCRBY', COUNTS, 'expired', 1)
-    end
-    local made = {
-        fence = next_fence(),
-        attempts = attempts + 1,
-        max_attempts = max_attempts,
-        carried = only_expired and found.carried or carried,
-    }
-    write(OPEN, id, made, token)
+    local token = string.sub(tokens, 1, TOKEN_BYTES)
+    record.fence, record.attempts = next_fence(), record.attempts + 1
+    record.carried = only_expired and record.carried or carried
+    write(OPEN, id, record, token)
     call('ZADD', CLAIMS, now_ms + lease_ms, id)
     -- The token of a claim that was not answered may be in use again.
     call('ZREM', LOST, token)
     call('HINCRBY', COUNTS, 'claimed', 1)
-    return {'new', made.fence, made.attempts, only_expired and made.carried or nil}
+    return {'new', token, record.fence, record.attempts, only_expired and record.carried or nil}
 end
 
--- Add items and end their claims. Answers: 1, or 0 if another worker claimed the item since, or its claim
--- is over and it was discarded since.
+-- Add items and end their claims. Answers: 1; 0 if the claim was taken over; -1 if there is none: the item
+-- was committed by an earlier call, whose answer was lost, and was discarded or claimed since; or the claim
+-- was taken over so long ago that its token is forgotten.
 function steps.commit(id, token, places)
     local found = read(OPEN, id)
-    local is_own = found and found.text == token
-    -- Without a record of its own the commit was carried out before, and this one is a repetition, or a
-    -- late one. If the item has a tombstone it was discarded since, which must not be undone.
-    if call('ZSCORE', LOST, token) or ((found or dead[id]) and not is_own) then
+    if call('ZSCORE', LOST, token) then
         return 0
     end
-    put_item(slices, places, 1)
-    call('HDEL', FAILED, id)
-    if dead[id] then
-        remove_tombstones(slices, TOMBSTONES, {id})
-        dead[id] = false
+    if (found and found.text ~= token) or (dead[id] and not found) then
+        return -1
     end
+    add_item(slices, places, 1, true, TOMBSTONES, dead[id] and id)
+    dead[id] = false
+    call('HDEL', FAILED, id)
     if found then
         finish(id, found, 'committed')
     end
@@ -225,31 +214,31 @@ function steps.retry(id)
         write(OPEN, id, record, found and found.text or '')
         call('ZADD', CLAIMS, now_ms, id)
     elseif found then
-        take_over(found.text)
-        finish(id, found, 'expired')
+        expire(id, found)
     end
     return 1
 end
 
 steps.drop = steps.retry
 
-local reply = {has_set and 3 or 1}
-for i, id in ipairs(ids) do
-    reply[i + 1] = steps[step](id, ARGV[4 * i + 4], ARGV[4 * i + 5], ARGV[4 * i + 6])
-end
-if step == 'expired' then
-    -- No items: the answers are the records of the claims that have been over for longest, as many as the
-    -- option says at most.
-    local over = call('ZRANGEBYSCORE', CLAIMS, '-inf', now_ms, 'LIMIT', 0, ARGV[4])
-    for _, id in ipairs(over) do
+-- The word: a number. The answer: the records of the claims that have been over for longest, so many at
+-- most.
+function steps.expired(_, _, _, most)
+    local records = {}
+    for _, id in ipairs(call('ZRANGEBYSCORE', CLAIMS, '-inf', now_ms, 'LIMIT', 0, most)) do
         local record = call('HGET', OPEN, id)
         if record then
-            reply[#reply + 1] = record
+            records[#records + 1] = record
         else
             call('ZREM', CLAIMS, id)
         end
     end
+    return records
 end
 
+local reply = {has_set and 3 or 1}
+for i, id in ipairs(ids) do
+    reply[i + 1] = steps[step](id, ARGV[4 * i + 4], ARGV[4 * i + 5], ARGV[4 * i + 6])
+end
 expire_with(unpack(KEYS))
 return reply

@@ -80,16 +80,6 @@ local function find_item(slices, places, item)
     return nil
 end
 
--- Set all bits of item number `item` in the newest slice. It takes bit by bit, for servers that forbid
--- BITFIELD.
-local function put_item(slices, places, item)
-    local call, offset_at, newest = redis.call, struct.unpack, slices[1]
-    local start = slices.width * (item - 1) + 1
-    for at = start + newest.first, start + newest.last, 4 do
-        call('SETBIT', slices.key, newest.base + offset_at('>I4', places, at), 1)
-    end
-end
-
 -- Return which of some items have a tombstone, by their identities; nil: the set was evicted.
 local function read_tombstones(slices, set, header, identities)
     if not slices.has_set then
@@ -107,13 +97,10 @@ local function read_tombstones(slices, set, header, identities)
     return found[1] and found[1] ~= 0 and dead or nil
 end
 
-local function remove_tombstones(slices, set, identities)
-    redis.call(slices.is_window and 'ZREM' or 'SREM', set, unpack(identities))
-end
-
 -- Add item number `item`, or with `refreshes` refresh it; return whether it was there. `dead`: its
--- tombstone, if it has one, which goes.
+-- tombstone, if it has one, which goes. It takes bit by bit, for servers that forbid BITFIELD.
 local function add_item(slices, places, item, refreshes, set, dead)
+    local call, key, newest = redis.call, slices.key, slices[1]
     local slice = find_item(slices, places, item)
     local is_there = slice and not dead
     if is_there and (slice == 1 or not refreshes) then
@@ -122,11 +109,14 @@ local function add_item(slices, places, item, refreshes, set, dead)
     -- With a window what is new is in the newest slice in any case, so that it is remembered for the
     -- window from now on.
     if not slice or (slices.is_window and slice > 1) then
-        put_item(slices, places, item)
+        local start = slices.width * (item - 1) + 1
+        for at = start + newest.first, start + newest.last, 4 do
+            call('SETBIT', key, newest.base + struct.unpack('>I4', places, at), 1)
+        end
     end
     if dead then
         -- Also of an item that no slice had: else its next test would say that it is not there.
-        remove_tombstones(slices, set, {dead})
+        call(slices.is_window and 'ZREM' or 'SREM', set, dead)
     end
     return is_there
 end

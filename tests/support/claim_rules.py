@@ -148,11 +148,12 @@ def _claim_or_not(act: Act, item: Item, *, only_expired: bool) -> tuple[Any, Ite
 def _commit(act: Act, item: Item) -> tuple[Any, Item]:
     """The item is done, unless another worker claimed it since, or all was cleared.
 
-    Or the claim is over, so this is a repetition or comes late, and the item was discarded.
+    A repetition may come after the claim it has ended, and after a discard or another claim.
     """
-    is_late = item.holder is not None or item.is_dead
-    if act.token in item.lost or (is_late and item.holder != act.token):
+    if act.token in item.lost:
         return "lost", item
+    if item.holder != act.token and (item.holder is not None or item.is_dead):
+        return "unknown", item
     return "done", item.finished("committed")._replace(is_done=True, is_dead=False, failure=None)
 
 

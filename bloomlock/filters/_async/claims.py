@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.claims import ClaimState
-from bloomlock.filters import claim_lists, claims
-from bloomlock.filters.claims import TTL_SECONDS, ClaimOptions, abandon_many, commit_many
+from bloomlock.filters import claim_ends, claim_lists, claims
+from bloomlock.filters.claims import TTL_SECONDS, ClaimState, check_options
 from bloomlock.sizing import check_whole
 
 from .connected import AsyncConnectedFilter
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import NoReturn, Self
 
-    from bloomlock.effects import AnyRuntime
     from bloomlock.filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
-    from bloomlock.filters.claims import ClaimSession
+    from bloomlock.filters.claims import ClaimOptions, ClaimSession
 
 
 class AsyncClaim:
@@ -89,7 +87,7 @@ class AsyncClaim:
 
         Cost: one round trip; O(k) on the server.
         """
-        await self._run(self._session.commit())
+        await self._run(claim_ends.commit(self._session))
 
     async def abandon(
         self, error: str | BaseException | None = None, *, offer: bool | None = None
@@ -109,7 +107,7 @@ class AsyncClaim:
 
         Cost: one round trip.
         """
-        await self._run(abandon_many([self._session], error, offer=offer))
+        await self._run(claim_ends.abandon_many([self._session], error, offer=offer))
 
     async def extend(self, ttl: float | None = None) -> None:
         """Let the lease be `ttl` seconds (None: as it is) from now at least, and at each renewal.
@@ -119,7 +117,7 @@ class AsyncClaim:
 
         Cost: one round trip.
         """
-        await self._run(self._session.extend(ttl))
+        await self._run(claim_ends.extend(self._session, ttl))
 
     async def __aenter__(self) -> Self:
         return self
@@ -131,7 +129,7 @@ class AsyncClaim:
         trace: TracebackType | None,
     ) -> None:
         if self._session.is_open:
-            await self._run(self._session.leave(error))
+            await self._run(claim_ends.leave(self._session, error))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -147,16 +145,6 @@ class AsyncClaim:
 
 class AsyncClaimableFilter(AsyncConnectedFilter):
     """What a filter has to give each item to one worker at a time."""
-
-    if True:  # ASYNC
-
-        async def _renewer(self) -> AnyRuntime:
-            return await self._connected()
-
-    else:
-
-        def _renewer(self) -> AnyRuntime:
-            return self._runtime
 
     async def claim(
         self,
@@ -203,8 +191,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         ('NEW', 'BUSY')
         ('SEEN', True)
         """
-        options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
-        session = await self._run(claims.claim(self._state, item, options, await self._renewer()))
+        options = check_options(ttl, renew, max_attempts, wait)
+        session = await self._run(claims.claim(self._state, item, options, payload))
         return AsyncClaim(session, self._run)
 
     async def claim_many(
@@ -223,10 +211,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: one round trip.
         """
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        sessions = await self._run(
-            claims.claim_many(self._state, items, options, await self._renewer(), payloads)
-        )
+        options = check_options(ttl, renew, max_attempts)
+        sessions = await self._run(claims.claim_many(self._state, items, options, payloads))
         return [AsyncClaim(session, self._run) for session in sessions]
 
     async def commit_many(self, made: Iterable[AsyncClaim]) -> list[bool]:
@@ -237,7 +223,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: one round trip.
         """
-        return await self._run(commit_many([one._session for one in made]))
+        return await self._run(claim_ends.commit_many([one._session for one in made]))
 
     async def abandon_many(
         self,
@@ -247,7 +233,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         offer: bool | None = None,
     ) -> None:
         """Give items back, in one round trip; see AsyncClaim.abandon."""
-        await self._run(abandon_many([one._session for one in made], error, offer=offer))
+        sessions = [one._session for one in made]
+        await self._run(claim_ends.abandon_many(sessions, error, offer=offer))
 
     def expired(
         self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
@@ -259,11 +246,10 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: one round trip for each item, one for each 16 and for each shard.
         """
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        return self._expired(options)
+        return self._expired(check_options(ttl, renew, max_attempts))
 
     async def _expired(self, options: ClaimOptions) -> AsyncIterator[AsyncClaim]:
-        search = claim_lists.Expired(self._state, options, await self._renewer())
+        search = claim_lists.Expired(self._state, options)
         while found := await self._run(search.find()):
             yield AsyncClaim(found[0], self._run)
 
@@ -281,9 +267,9 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: two round trips, one for each shard more without such items.
         """
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        options = check_options(ttl, renew, max_attempts)
         check_whole("limit", limit, 1, claim_lists.MOST_EXPIRED)
-        search = claim_lists.Expired(self._state, options, await self._renewer())
+        search = claim_lists.Expired(self._state, options)
         found = await self._run(search.find(limit))
         return [AsyncClaim(session, self._run) for session in found]
 

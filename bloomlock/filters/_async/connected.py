@@ -78,7 +78,7 @@ class AsyncConnectedFilter(FilterBase):
                 made, owned = await async_client_of(self._client)
                 if self._runtime is None:
                     self._client, self._owns_client = made, owned
-                    self._runtime = AsyncDriver.of(made)
+                    self._state.runtime = self._runtime = AsyncDriver.of(made)
                 elif owned:
                     # Another task was faster while this one connected.
                     await async_close_client(made)
@@ -112,7 +112,7 @@ class AsyncConnectedFilter(FilterBase):
         def _connect(self, state: FilterState, client: AsyncClient) -> None:
             self._state = state
             self._client, self._owns_client = async_client_of(client)
-            self._runtime = AsyncDriver.of(self._client)
+            state.runtime = self._runtime = AsyncDriver.of(self._client)
             self._run = self._runtime.run
 
         def close(self) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.claims import ClaimState
-from bloomlock.filters import claim_lists, claims
-from bloomlock.filters.claims import TTL_SECONDS, ClaimOptions, abandon_many, commit_many
+from bloomlock.filters import claim_ends, claim_lists, claims
+from bloomlock.filters.claims import TTL_SECONDS, ClaimState, check_options
 from bloomlock.sizing import check_whole
 
 from .connected import ConnectedFilter
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import NoReturn, Self
 
-    from bloomlock.effects import AnyRuntime
     from bloomlock.filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
-    from bloomlock.filters.claims import ClaimSession
+    from bloomlock.filters.claims import ClaimOptions, ClaimSession
 
 
 class Claim:
@@ -90,7 +88,7 @@ class Claim:
 
         Cost: one round trip; O(k) on the server.
         """
-        self._run(self._session.commit())
+        self._run(claim_ends.commit(self._session))
 
     def abandon(
         self, error: str | BaseException | None = None, *, offer: bool | None = None
@@ -110,7 +108,7 @@ class Claim:
 
         Cost: one round trip.
         """
-        self._run(abandon_many([self._session], error, offer=offer))
+        self._run(claim_ends.abandon_many([self._session], error, offer=offer))
 
     def extend(self, ttl: float | None = None) -> None:
         """Let the lease be `ttl` seconds (None: as it is) from now at least, and at each renewal.
@@ -120,7 +118,7 @@ class Claim:
 
         Cost: one round trip.
         """
-        self._run(self._session.extend(ttl))
+        self._run(claim_ends.extend(self._session, ttl))
 
     def __enter__(self) -> Self:
         return self
@@ -132,7 +130,7 @@ class Claim:
         trace: TracebackType | None,
     ) -> None:
         if self._session.is_open:
-            self._run(self._session.leave(error))
+            self._run(claim_ends.leave(self._session, error))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -148,9 +146,6 @@ class Claim:
 
 class ClaimableFilter(ConnectedFilter):
     """What a filter has to give each item to one worker at a time."""
-
-    def _renewer(self) -> AnyRuntime:
-        return self._runtime
 
     def claim(
         self,
@@ -197,8 +192,8 @@ class ClaimableFilter(ConnectedFilter):
         ('NEW', 'BUSY')
         ('SEEN', True)
         """
-        options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
-        session = self._run(claims.claim(self._state, item, options, self._renewer()))
+        options = check_options(ttl, renew, max_attempts, wait)
+        session = self._run(claims.claim(self._state, item, options, payload))
         return Claim(session, self._run)
 
     def claim_many(
@@ -217,10 +212,8 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: one round trip.
         """
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        sessions = self._run(
-            claims.claim_many(self._state, items, options, self._renewer(), payloads)
-        )
+        options = check_options(ttl, renew, max_attempts)
+        sessions = self._run(claims.claim_many(self._state, items, options, payloads))
         return [Claim(session, self._run) for session in sessions]
 
     def commit_many(self, made: Iterable[Claim]) -> list[bool]:
@@ -231,7 +224,7 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: one round trip.
         """
-        return self._run(commit_many([one._session for one in made]))
+        return self._run(claim_ends.commit_many([one._session for one in made]))
 
     def abandon_many(
         self,
@@ -241,7 +234,8 @@ class ClaimableFilter(ConnectedFilter):
         offer: bool | None = None,
     ) -> None:
         """Give items back, in one round trip; see Claim.abandon."""
-        self._run(abandon_many([one._session for one in made], error, offer=offer))
+        sessions = [one._session for one in made]
+        self._run(claim_ends.abandon_many(sessions, error, offer=offer))
 
     def expired(
         self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
@@ -253,11 +247,10 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: one round trip for each item, one for each 16 and for each shard.
         """
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        return self._expired(options)
+        return self._expired(check_options(ttl, renew, max_attempts))
 
     def _expired(self, options: ClaimOptions) -> Iterator[Claim]:
-        search = claim_lists.Expired(self._state, options, self._renewer())
+        search = claim_lists.Expired(self._state, options)
         while found := self._run(search.find()):
             yield Claim(found[0], self._run)
 
@@ -275,9 +268,9 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: two round trips, one for each shard more without such items.
         """
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        options = check_options(ttl, renew, max_attempts)
         check_whole("limit", limit, 1, claim_lists.MOST_EXPIRED)
-        search = claim_lists.Expired(self._state, options, self._renewer())
+        search = claim_lists.Expired(self._state, options)
         found = self._run(search.find(limit))
         return [Claim(session, self._run) for session in found]
 

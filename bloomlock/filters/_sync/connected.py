@@ -61,7 +61,7 @@ class ConnectedFilter(FilterBase):
     def _connect(self, state: FilterState, client: Client) -> None:
         self._state = state
         self._client, self._owns_client = client_of(client)
-        self._runtime = Driver.of(self._client)
+        state.runtime = self._runtime = Driver.of(self._client)
         self._run = self._runtime.run
 
     def close(self) -> None:
