@@ -11,10 +11,6 @@ _REFUSALS = (
     redis.exceptions.AuthenticationError,
     redis.exceptions.AuthorizationError,
 )
-_SLOT_REFUSALS = (
-    redis.exceptions.AskError,  # MovedError is a kind of it
-    redis.exceptions.TryAgainError,
-)
 _NO_ROOM = "max number of clients reached"
 
 
@@ -24,10 +20,6 @@ def is_refusal(error: Exception) -> bool:
     Then the command was not carried out. redis-py makes connection errors of some answers.
     """
     return isinstance(error, _REFUSALS) or str(error) == _NO_ROOM
-
-
-def is_slot_refusal(reply: object) -> bool:
-    return isinstance(reply, _SLOT_REFUSALS)
 
 
 def ends_connection(refusal: Exception) -> bool:

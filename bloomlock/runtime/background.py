@@ -43,23 +43,22 @@ def out_of_time(*, sent: bool) -> ConnectionLost:
 
 
 class Workers:
-    """Threads that run what they are given; a KeyboardInterrupt leaves it whole, which is C."""
+    """Threads that run jobs; one that is idle waits for the next job in a queue of its own.
+
+    All changes of the list are atomic, so a KeyboardInterrupt leaves it whole.
+    """
 
     def __init__(self) -> None:
-        self.start_over()
+        self._idle: list[queue.SimpleQueue[Job]] = []
 
     def start_over(self) -> None:
-        """Forget everything: a child of fork has no threads."""
-        self._lock = threading.RLock()
-        self._idle = 0
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        """Forget all threads: a child of fork has none."""
+        self._idle.clear()
 
     def start(self, job: Job) -> None:
-        with self._lock:
-            if self._idle > 0:
-                self._idle -= 1
-                self._jobs.put(job)
-                return
+        with contextlib.suppress(IndexError):
+            self._idle.pop().put(job)
+            return
         try:
             threading.Thread(
                 target=self._work, args=(job,), name="bloomlock-worker", daemon=True
@@ -67,24 +66,21 @@ class Workers:
         except RuntimeError:  # there are too many threads, or the process is ending
             job()
 
-    def _work(self, job: Job | None) -> None:
-        while job is not None:
+    def _work(self, job: Job) -> None:
+        jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        while True:
             job()
-            job = None  # what it refers to is not to live on here
-            with self._lock:
-                self._idle += 1
-            job = self._next()
-
-    def _next(self) -> Job | None:
-        try:
-            return self._jobs.get(timeout=IDLE_SECONDS)
-        except queue.Empty:
-            with self._lock:
-                # The giver of a job since then counts on the thread that was idle.
-                with contextlib.suppress(queue.Empty):
-                    return self._jobs.get_nowait()
-                self._idle -= 1
-                return None
+            del job  # what it refers to is not to live on here
+            self._idle.append(jobs)
+            try:
+                job = jobs.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                try:
+                    self._idle.remove(jobs)
+                except ValueError:
+                    job = jobs.get()  # A caller has just taken this thread.
+                else:
+                    return
 
 
 WORKERS = Workers()

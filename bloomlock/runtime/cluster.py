@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
@@ -24,13 +24,11 @@ from redis.exceptions import (
 )
 
 from bloomlock.commands import MULTI, encode_command
-from bloomlock.effects import ConnectionLost, Pause
-from bloomlock.refusals import is_slot_refusal
 
 from .clock import boot_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
     from bloomlock.effects import Command, Replies
 
@@ -42,95 +40,50 @@ MARGIN_S = 0.2
 """A request gives up so much before the limit of its caller, which then gets the reason."""
 DOWN_SECONDS = 1.0
 """How long a request waits for a cluster that has no server for a slot now."""
-MAX_REDIRECTS = 5
-"""Redirections that are followed without a pause."""
 CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
-_ASKING = encode_command("ASKING")
-
-
-class Sent(NamedTuple):
-    """A request that was answered, with any of its keys and a reply for each of its commands."""
-
-    key: str
-    commands: Sequence[Command]
-    replies: Replies
-
-    def refused(self) -> list[int]:
-        """Return the indices of what a cluster refused; a transaction is refused as a whole."""
-        found = [i for i, reply in enumerate(self.replies) if is_refused(reply)]
-        if found and MULTI in self.commands:
-            start = self.commands.index(MULTI)
-            if found[-1] >= start:
-                found = [i for i in found if i < start] + [*range(start, len(self.commands))]
-        return found
-
-
-class Again(NamedTuple):
-    """What is sent again; answered by its replies, or by the ConnectionLost that came instead."""
-
-    key: str
-    refusal: Exception
-    commands: list[Command]
+ASKING = encode_command("ASKING")
 
 
 def is_refused(reply: object) -> bool:
-    return is_slot_refusal(reply) or isinstance(reply, ClusterDownError)
+    """Return whether a cluster refused a command; MovedError is an AskError."""
+    return isinstance(reply, (AskError, TryAgainError, ClusterDownError))
 
 
-def is_ask(error: object) -> bool:
-    return isinstance(error, AskError) and not isinstance(error, MovedError)
+def refusal_of(replies: Replies) -> Exception | None:
+    return next(filter(is_refused, replies), None)
 
 
-def follow(sent: Sent, until: float | None, *, waits: bool) -> Generator[Any, Any, None]:
-    """Replace in `sent` what a cluster refused by what comes of sending it again.
+def refused(commands: Sequence[Command], replies: Replies) -> list[int]:
+    """Return the indices of what a cluster refused; a transaction is refused as a whole."""
+    found = [i for i, reply in enumerate(replies) if is_refused(reply)]
+    if found and MULTI in commands:
+        start = commands.index(MULTI)
+        if found[-1] >= start:
+            found = [i for i in found if i < start] + [*range(start, len(commands))]
+    return found
 
-    Some redirections are followed at once; further ones, TRYAGAIN (no server has all of the keys
-    before the slot has moved) and CLUSTERDOWN after pauses, until the limit of the caller; then an
-    error says why. Without `waits` these are the answer.
-    """
-    pauses = Pauses(until, waits=waits)
-    while refused := sent.refused():
-        refusal = next(sent.replies[i] for i in refused if is_refused(sent.replies[i]))
-        pause = pauses.next_s(refusal)
-        if pause is None:
-            if waits:
-                error = pauses.explain(sent.key, refusal)
-                for index in refused:
-                    sent.replies[index] = error
-            return
-        if pause:
-            yield Pause(pause)
-        commands: list[Command] = []
-        places: list[int | None] = []
-        in_transaction = False
-        for index in refused:
-            if is_ask(refusal) and not in_transaction:
-                commands.append(_ASKING)
-                places.append(None)
-            commands.append(sent.commands[index])
-            places.append(index)
-            in_transaction = in_transaction or sent.commands[index] == MULTI
-        outcome = yield Again(sent.key, refusal, commands)
-        answers = outcome.replies if isinstance(outcome, ConnectionLost) else outcome
-        # A lost connection stands for each answer that is missing. It is not raised, because the
-        # other commands of the request were carried out.
-        missing = [outcome] * (len(places) - len(answers))
-        for place, answer in zip(places, [*answers, *missing], strict=True):
-            if place is not None:
-                sent.replies[place] = answer
+
+def with_asking(commands: Sequence[Command]) -> list[Command]:
+    """Return the commands with ASKING before each one; a transaction, which is last, needs one."""
+    asked: list[Command] = []
+    for command in commands:
+        asked += (command,) if MULTI in asked else (ASKING, command)
+    return asked
 
 
 class Pauses:
+    """Pauses between the tries of one request: none before the second, then longer ones."""
+
     def __init__(self, until: float | None, *, waits: bool) -> None:
         self._began = boot_clock()
         latest = self._began + (MOVING_SECONDS if waits else 0.0)
         self._until = latest if until is None else min(until - MARGIN_S, latest)
-        self._redirects = 0
-        self._longest_s = SHORTEST_PAUSE_S
+        self._longest_s = 0.0
 
-    def next_s(self, refusal: Exception, *, is_redirection: bool = True) -> float | None:
-        if is_redirection and isinstance(refusal, AskError) and self._redirects < MAX_REDIRECTS:
-            self._redirects += 1
+    def next_s(self, refusal: Exception) -> float | None:
+        """Return the seconds to the next try; None if time is up, though not before the second."""
+        if not self._longest_s:
+            self._longest_s = SHORTEST_PAUSE_S
             return 0.0
         # Those that wait for the same slot do not come back at the same moment.
         pause_s = self._longest_s * random.uniform(0.5, 1.0)
@@ -149,10 +102,6 @@ class Pauses:
             f"{boot_clock() - self._began:.1f} s (its server answers {answer} {refusal}); the "
             "command was not carried out; try again when the slot has moved"
         )
-
-
-def refusal_of(replies: Replies) -> Exception | None:
-    return next(filter(is_refused, replies), None)
 
 
 def slot_of(key: str) -> int:

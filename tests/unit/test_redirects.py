@@ -13,20 +13,19 @@ from redis.exceptions import (
 )
 
 from bloomlock.commands import encode_command
-from bloomlock.effects import ConnectionLost, Pause
+from bloomlock.effects import ConnectionLost, Limit, Request
 from bloomlock.runtime import cluster
+from bloomlock.runtime._sync.driver import Driver
 from bloomlock.runtime.cluster import (
+    ASKING,
     DOWN_SECONDS,
     LONGEST_PAUSE_S,
-    MAX_REDIRECTS,
     MOVING_SECONDS,
-    Again,
+    SHORTEST_PAUSE_S,
     Pauses,
-    Sent,
-    follow,
 )
 
-MULTI, EXEC, ASKING = (encode_command(name) for name in ("MULTI", "EXEC", "ASKING"))
+MULTI, EXEC = (encode_command(name) for name in ("MULTI", "EXEC"))
 MOVED, ASK = MovedError("7 127.0.0.1:7001"), AskError("7 127.0.0.1:7002")
 TRY_AGAIN = TryAgainError("Multiple keys request during rehashing of slot")
 ABORTED = ExecAbortError("")
@@ -39,18 +38,35 @@ def clock(monkeypatch):
     return times
 
 
-def followed(commands, replies, *outcomes, waits=True, until=None):
+class Told(Driver):
+    """Is told what comes of each try, and notes what was sent."""
+
+    def __init__(self, outcomes):
+        self.again, self._outcomes = [], list(outcomes)
+
+    def _source_after(self, refusal, _key):
+        return refusal
+
+    def _take(self, source):
+        return source
+
+    def _exchange(self, _taken, commands, _room=None):
+        self.again.append(commands)
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, ConnectionLost):
+            raise outcome
+        return outcome
+
+    def _end(self, *_):
+        pass
+
+
+def followed(commands, replies, *outcomes, waits=True):
     """Follow the refusals; return what was sent again, and the replies at the end."""
-    sent, again, left = Sent("k", commands, replies), [], list(outcomes)
-    steps, answer = follow(sent, until, waits=waits), None
-    try:
-        while True:
-            step = steps.send(answer)
-            again.append(step.commands if isinstance(step, Again) else step)
-            answer = left.pop(0) if isinstance(step, Again) else None
-    except StopIteration:
-        assert not left
-        return again, sent.replies
+    driver = Told(outcomes)
+    driver._follow(Request("k", commands), replies, Limit(None, [], waits))
+    assert not driver._outcomes
+    return driver.again, replies
 
 
 WORDS = {
@@ -100,33 +116,33 @@ def test_what_was_cut_off_while_redirected_stands_in_its_own_place():
     assert followed(commands, [1, ASK, ASK, 2], lost)[1] == [1, "B", lost, 2]
 
 
-def test_redirects_are_followed_at_once_and_then_with_pauses_until_time_is_up(clock):
+def test_the_second_try_comes_at_once_and_others_after_pauses_until_time_is_up(clock):
     pauses = Pauses(None, waits=True)
-    assert [pauses.next_s(MOVED) for _ in range(MAX_REDIRECTS)] == [0.0] * MAX_REDIRECTS
+    assert pauses.next_s(MOVED) == 0
     later = [pauses.next_s(MOVED) for _ in range(50)]
     assert all(0 < pause <= LONGEST_PAUSE_S for pause in later)
-    assert 0 < Pauses(None, waits=True).next_s(ASK, is_redirection=False) < LONGEST_PAUSE_S
-    # The reason reaches the caller before its own limit does.
-    assert Pauses(100.2, waits=True).next_s(TRY_AGAIN) is None
-    assert Pauses(101.0, waits=True).next_s(TRY_AGAIN) is not None
+    assert later[0] <= SHORTEST_PAUSE_S
     clock[0] += MOVING_SECONDS
     assert pauses.next_s(MOVED) is None
+    # The reason reaches the caller before its own limit does.
+    for until, gives_up in [(100.2, True), (101.0, False)]:
+        clock[0] = 100.0
+        pauses = Pauses(until, waits=True)
+        assert pauses.next_s(TRY_AGAIN) == 0
+        assert (pauses.next_s(TRY_AGAIN) is None) is gives_up
 
 
-def test_a_cluster_without_a_server_for_a_slot_is_waited_for_a_second(clock):
+def test_a_cluster_without_a_server_for_a_slot_is_waited_for_a_second(clock, monkeypatch):
     down = ClusterDownError("Hash slot not served")
-    again, replies = followed([b"a"], [down], [down], ["A"])
-    assert [step for step in again if not isinstance(step, Pause)] == [[b"a"]] * 2
-    assert replies == ["A"]
-    sent = Sent("k", [b"a"], [down])
-    steps = follow(sent, None, waits=True)
-    assert isinstance(next(steps), Pause)
-    next(steps)
-    clock[0] += DOWN_SECONDS
-    with pytest.raises(StopIteration):
-        steps.send([down])
-    assert sent.replies == [down], "the server's own error is the answer"
+    assert followed([b"a"], [down], [down], ["A"]) == ([[b"a"]] * 2, ["A"])
+    seconds = iter([0.0, DOWN_SECONDS])
+    monkeypatch.setattr(
+        "bloomlock.runtime._sync.exchange.sleep",
+        lambda _: clock.append(clock.pop() + next(seconds)),
+    )
+    # The server's own error is the answer.
+    assert followed([b"a"], [down], [down], [down]) == ([[b"a"]] * 2, [down])
 
 
-def test_what_does_not_wait_follows_redirections_and_keeps_the_refusal():
+def test_what_does_not_wait_follows_a_redirection_and_keeps_the_refusal():
     assert followed([b"a"], [MOVED], [TRY_AGAIN], waits=False) == ([[b"a"]], [TRY_AGAIN])

@@ -8,7 +8,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from redis.exceptions import AskError, RedisClusterException, RedisError
+from redis.exceptions import RedisError
 
 from bloomlock.commands import EXEC, MULTI, UNWATCH, leaves_transaction, outcomes_of, writes_of
 from bloomlock.effects import (
@@ -35,7 +35,7 @@ from bloomlock.runtime._async.clients import async_close_client
 from bloomlock.runtime._async.exchange import AsyncExchange
 from bloomlock.runtime.background import GRACE_SECONDS, AsyncBackground, out_of_time
 from bloomlock.runtime.clock import async_sleep, boot_clock
-from bloomlock.runtime.cluster import Again, Pauses
+from bloomlock.runtime.cluster import Pauses
 from bloomlock.runtime.forks import OWNERS
 from bloomlock.runtime.pubsub import Hub, Listener, listen
 
@@ -138,13 +138,11 @@ class AsyncDriver(AsyncExchange):
         return list(groups.values())
 
     async def _carry_out(  # noqa: C901, PLR0911, PLR0912 - one for each step
-        self, step: Step | Again, limit: Limit, subscriptions: list[Any]
+        self, step: Step, limit: Limit, subscriptions: list[Any]
     ) -> Any:
         if isinstance(step, Asking):
             return await self._within(limit, step)
         match step:
-            case Again():
-                return await self._send_again(step)
             case Pause():
                 return await async_sleep(step.seconds)
             case ThisRuntime():
@@ -231,7 +229,7 @@ class AsyncDriver(AsyncExchange):
                 await self._drop(taken)
             # A slot that moves from under a WATCH ends it, so all begins again, at another server.
             await self._note_moved(refusal)
-            pause = pauses.next_s(refusal, is_redirection=not cluster.is_ask(refusal))
+            pause = pauses.next_s(refusal)
             if pause is None:
                 raise pauses.explain(step.key, refusal) if limit.waits else refusal
             await async_sleep(pause)
@@ -343,22 +341,3 @@ class AsyncDriver(AsyncExchange):
             finally:
                 for turn in turns:
                     turn.close()
-
-    async def _send_again(self, again: Again) -> Outcome:
-        refusal = again.refusal
-        try:
-            await self._note_moved(refusal)
-            source = None
-            if isinstance(refusal, AskError):
-                address = refusal.host, refusal.port
-                source = cluster.source_of_address(self._cluster, *address)
-                if source is None:
-                    await self._look_for_nodes()
-            taken = await self._take(source or await self.source_of(again.key))
-            replies = await self._exchange(taken, again.commands)
-        except ConnectionLost as lost:
-            return lost
-        except (RedisError, RedisClusterException, OSError) as error:
-            return ConnectionLost(error, sent=False, replies=[])
-        await self._end(taken, again.commands, replies)
-        return replies

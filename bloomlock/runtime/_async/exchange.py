@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import (
+    AskError,
     ClusterDownError,
     MovedError,
     ReadOnlyError,
@@ -29,7 +30,7 @@ from bloomlock.errors import BloomlockError, ConfigurationError, FilterNotFoundE
 from bloomlock.refusals import ends_connection, explain, is_missing, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime.background import finish
-from bloomlock.runtime.cluster import Sent
+from bloomlock.runtime.clock import async_sleep
 from bloomlock.runtime.connections import KEPT_SECONDS, Taken
 
 if TYPE_CHECKING:
@@ -148,11 +149,54 @@ class AsyncExchange:
         raise NotImplementedError
 
     async def _follow(self, request: Request | Pipeline, replies: Replies, limit: Limit) -> None:
-        if cluster.refusal_of(replies) is not None:
-            # Those of a pipeline are made once more.
-            sent = Sent(request.key, [*chain.from_iterable(request.writes())], replies)
-            waits = request.waits and limit.waits
-            await self.run(cluster.follow(sent, limit.until, waits=waits))
+        """Send again what a cluster refused, and replace the refusals by the answers.
+
+        The first time at once, then after pauses, until the limit of the caller; an error says why
+        then. A request that does not wait keeps the second refusal.
+        """
+        refusal = cluster.refusal_of(replies)
+        if refusal is None:
+            return
+        # Those of a pipeline are made once more.
+        commands = [*chain.from_iterable(request.writes())]
+        waits = request.waits and limit.waits
+        pauses = cluster.Pauses(limit.until, waits=waits)
+        while refusal is not None:
+            refused = cluster.refused(commands, replies)
+            pause = pauses.next_s(refusal)
+            if pause is None:
+                if waits:
+                    error = pauses.explain(request.key, refusal)
+                    for index in refused:
+                        replies[index] = error
+                return
+            await async_sleep(pause)
+            again = [commands[index] for index in refused]
+            if type(refusal) is AskError:  # MovedError is one too
+                again = cluster.with_asking(again)
+            try:
+                taken = await self._take(await self._source_after(refusal, request.key))
+                answers = await self._exchange(taken, again)
+            except ConnectionLost as lost:
+                # It stands for each answer that is missing, and is not raised, because the other
+                # commands of the request were carried out.
+                answers = [*lost.replies, *[lost] * (len(again) - len(lost.replies))]
+            else:
+                await self._end(taken, again, answers)
+            pairs = zip(again, answers, strict=True)
+            answers = [answer for command, answer in pairs if command != cluster.ASKING]
+            for index, answer in zip(refused, answers, strict=True):
+                replies[index] = answer
+            refusal = cluster.refusal_of(replies)
+
+    async def _source_after(self, refusal: Exception, key: str) -> Source:
+        await self._note_moved(refusal)
+        if isinstance(refusal, AskError):
+            source = cluster.source_of_address(self._cluster, refusal.host, refusal.port)
+            if source is not None:
+                return source
+            await self._look_for_nodes()
+        return await self.source_of(key)
 
     async def release_idle(self) -> None:
         with contextlib.suppress(IndexError):
@@ -403,7 +447,8 @@ class AsyncExchange:
 
     async def _note_moved(self, refusal: Exception) -> None:
         if isinstance(refusal, MovedError) and refusal.host:
-            await cluster.async_note_moved(self._cluster, refusal)
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
+                await cluster.async_note_moved(self._cluster, refusal)
         elif isinstance(refusal, (MovedError, ClusterDownError)):
             await self._look_for_nodes()
 

@@ -8,7 +8,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from redis.exceptions import AskError, RedisClusterException, RedisError
+from redis.exceptions import RedisError
 
 from bloomlock.commands import EXEC, MULTI, UNWATCH, leaves_transaction, outcomes_of, writes_of
 from bloomlock.effects import (
@@ -34,7 +34,7 @@ from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._sync.exchange import Exchange
 from bloomlock.runtime.background import Background, out_of_time
 from bloomlock.runtime.clock import boot_clock, sleep
-from bloomlock.runtime.cluster import Again, Pauses
+from bloomlock.runtime.cluster import Pauses
 from bloomlock.runtime.forks import OWNERS
 from bloomlock.runtime.pubsub import Listener, listen
 
@@ -108,13 +108,11 @@ class Driver(Exchange):
         return list(groups.values())
 
     def _carry_out(  # noqa: C901, PLR0911, PLR0912 - one for each step
-        self, step: Step | Again, limit: Limit, subscriptions: list[Any]
+        self, step: Step, limit: Limit, subscriptions: list[Any]
     ) -> Any:
         if isinstance(step, Asking):
             return self._within(limit, step)
         match step:
-            case Again():
-                return self._send_again(step)
             case Pause():
                 return sleep(step.seconds)
             case ThisRuntime():
@@ -199,7 +197,7 @@ class Driver(Exchange):
                 self._drop(taken)
             # A slot that moves from under a WATCH ends it, so all begins again, at another server.
             self._note_moved(refusal)
-            pause = pauses.next_s(refusal, is_redirection=not cluster.is_ask(refusal))
+            pause = pauses.next_s(refusal)
             if pause is None:
                 raise pauses.explain(step.key, refusal) if limit.waits else refusal
             sleep(pause)
@@ -296,22 +294,3 @@ class Driver(Exchange):
         finally:
             for turn in turns:
                 turn.close()
-
-    def _send_again(self, again: Again) -> Outcome:
-        refusal = again.refusal
-        try:
-            self._note_moved(refusal)
-            source = None
-            if isinstance(refusal, AskError):
-                address = refusal.host, refusal.port
-                source = cluster.source_of_address(self._cluster, *address)
-                if source is None:
-                    self._look_for_nodes()
-            taken = self._take(source or self.source_of(again.key))
-            replies = self._exchange(taken, again.commands)
-        except ConnectionLost as lost:
-            return lost
-        except (RedisError, RedisClusterException, OSError) as error:
-            return ConnectionLost(error, sent=False, replies=[])
-        self._end(taken, again.commands, replies)
-        return replies

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import (
+    AskError,
     ClusterDownError,
     MovedError,
     ReadOnlyError,
@@ -28,7 +29,7 @@ from bloomlock.effects import NO_LIMIT, ConnectionLost, Limit, Request, shorten_
 from bloomlock.errors import BloomlockError, FilterNotFoundError
 from bloomlock.refusals import ends_connection, explain, is_missing, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
-from bloomlock.runtime.cluster import Sent
+from bloomlock.runtime.clock import sleep
 from bloomlock.runtime.connections import KEPT_SECONDS, Taken
 
 if TYPE_CHECKING:
@@ -126,11 +127,54 @@ class Exchange:
         raise NotImplementedError
 
     def _follow(self, request: Request | Pipeline, replies: Replies, limit: Limit) -> None:
-        if cluster.refusal_of(replies) is not None:
-            # Those of a pipeline are made once more.
-            sent = Sent(request.key, [*chain.from_iterable(request.writes())], replies)
-            waits = request.waits and limit.waits
-            self.run(cluster.follow(sent, limit.until, waits=waits))
+        """Send again what a cluster refused, and replace the refusals by the answers.
+
+        The first time at once, then after pauses, until the limit of the caller; an error says why
+        then. A request that does not wait keeps the second refusal.
+        """
+        refusal = cluster.refusal_of(replies)
+        if refusal is None:
+            return
+        # Those of a pipeline are made once more.
+        commands = [*chain.from_iterable(request.writes())]
+        waits = request.waits and limit.waits
+        pauses = cluster.Pauses(limit.until, waits=waits)
+        while refusal is not None:
+            refused = cluster.refused(commands, replies)
+            pause = pauses.next_s(refusal)
+            if pause is None:
+                if waits:
+                    error = pauses.explain(request.key, refusal)
+                    for index in refused:
+                        replies[index] = error
+                return
+            sleep(pause)
+            again = [commands[index] for index in refused]
+            if type(refusal) is AskError:  # MovedError is one too
+                again = cluster.with_asking(again)
+            try:
+                taken = self._take(self._source_after(refusal, request.key))
+                answers = self._exchange(taken, again)
+            except ConnectionLost as lost:
+                # It stands for each answer that is missing, and is not raised, because the other
+                # commands of the request were carried out.
+                answers = [*lost.replies, *[lost] * (len(again) - len(lost.replies))]
+            else:
+                self._end(taken, again, answers)
+            pairs = zip(again, answers, strict=True)
+            answers = [answer for command, answer in pairs if command != cluster.ASKING]
+            for index, answer in zip(refused, answers, strict=True):
+                replies[index] = answer
+            refusal = cluster.refusal_of(replies)
+
+    def _source_after(self, refusal: Exception, key: str) -> Source:
+        self._note_moved(refusal)
+        if isinstance(refusal, AskError):
+            source = cluster.source_of_address(self._cluster, refusal.host, refusal.port)
+            if source is not None:
+                return source
+            self._look_for_nodes()
+        return self.source_of(key)
 
     def release_idle(self) -> None:
         with contextlib.suppress(IndexError):
@@ -306,7 +350,8 @@ class Exchange:
 
     def _note_moved(self, refusal: Exception) -> None:
         if isinstance(refusal, MovedError) and refusal.host:
-            cluster.note_moved(self._cluster, refusal)
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
+                cluster.note_moved(self._cluster, refusal)
         elif isinstance(refusal, (MovedError, ClusterDownError)):
             self._look_for_nodes()
 

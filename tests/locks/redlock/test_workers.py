@@ -1,4 +1,4 @@
-"""The threads that ask servers: every job is run once, in order for each line."""
+"""The threads that ask servers: every job is run once, in order for each queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from servers import wait_until
 
 from bloomlock.runtime import background as workers_module
-from bloomlock.runtime.background import Line, Workers
+from bloomlock.runtime.background import SerialQueue, Workers
 
 JOBS = 300
 
@@ -23,31 +23,32 @@ def workers(monkeypatch):
     return made
 
 
-def test_every_job_is_run_once_and_a_line_keeps_its_order(workers):
-    lines, done, free = [Line() for _ in range(4)], [[] for _ in range(4)], []
+def test_every_job_is_run_once_and_a_queue_keeps_its_order(workers):
+    queues, done, free = [SerialQueue() for _ in range(4)], [[] for _ in range(4)], []
     for job in range(JOBS):
-        for line, told in zip(lines, done, strict=True):
-            line.append(lambda job=job, told=told: told.append(job))
+        for serial, told in zip(queues, done, strict=True):
+            serial.append(lambda job=job, told=told: told.append(job))
         workers.start(lambda job=job: free.append(job))
     wait_until(lambda: len(free) + sum(map(len, done)) >= 5 * JOBS)
     assert done == [list(range(JOBS))] * 4
     assert sorted(free) == list(range(JOBS))
 
 
-class LateQueue(queue.SimpleQueue):
-    """Says that there is nothing at the very moment when something comes."""
+class Taken(list):
+    """A caller takes the thread at the very moment when it would end."""
 
-    def get(self, **_):
-        raise queue.Empty
+    def remove(self, jobs):
+        super().remove(jobs)
+        if self.late:
+            jobs.put(self.late.pop())
+            raise ValueError
 
 
 def test_a_job_given_to_a_thread_that_was_about_to_end(workers):
-    workers._jobs, workers._idle = LateQueue(), 1
-    job = list
-    workers.start(job)
-    assert workers._next() is job
-    assert workers._idle == 0
-    assert workers._next() is None
+    workers._idle, done = Taken(), queue.SimpleQueue()
+    workers._idle.late = [lambda: done.put("late")]
+    workers.start(lambda: done.put("first"))
+    assert [done.get(timeout=60) for _ in range(2)] == ["first", "late"]
 
 
 def test_where_no_thread_can_be_started_the_caller_does_it(workers, monkeypatch):
@@ -55,7 +56,7 @@ def test_where_no_thread_can_be_started_the_caller_does_it(workers, monkeypatch)
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    done, line = [], Line()
-    line.append(lambda: done.append(1))
-    line.append(lambda: done.append(2))
+    done, serial = [], SerialQueue()
+    serial.append(lambda: done.append(1))
+    serial.append(lambda: done.append(2))
     assert done == [1, 2]
