@@ -1,7 +1,7 @@
 """The one server that all processes of a user share: find, start, stop and look at it.
 
-A directory of mode 0700 that belongs to this user is what protects the data: nobody else can put a
-file there, or reach the socket. A directory that another user owns or can write is refused.
+The directory belongs to this user, and a directory that others own or can write is refused: nobody
+else can put a file there. Its files and the socket are open to this user alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ _PAUSE = 0.005
 _LOG_LIMIT = 1 << 20
 _NEARLY_FULL = 1 << 16
 _WRITABLE_BY_OTHERS = 0o022
-_LIFE_NAME = "server.alive"
 
 
 def embedded_url() -> str:
@@ -69,22 +68,22 @@ def embedded_url() -> str:
     with _home() as home:
         home.prepare()
         log_start: int | None = None
-        heard_at, pid = time.monotonic(), home.pid()
+        heard_at = time.monotonic()
         while True:
-            answer = ping(home.socket_path, _PING_TIMEOUT) if home.has_socket() else Answer()
+            answer = ping(home.socket_path, _PING_TIMEOUT)
             now = time.monotonic()
             if answer.ready:
                 return home.url
             if answer.text and not answer.busy:
                 raise _unreachable(home, answer)
-            if answer.busy or home.pid() != pid:
-                heard_at, pid = now, home.pid()
+            if answer.busy:
+                heard_at = now
             if not home.is_alive():
                 if log_start is not None:
                     raise _died(home, log_tail(home.log_file, log_start))
                 log_start = _start_once(home, deadline)
                 heard_at = time.monotonic()
-            elif now >= deadline or (now - heard_at >= _HANG_TIMEOUT and pid is not None):
+            elif now >= deadline or now - heard_at >= _HANG_TIMEOUT:
                 home.refuse_other_host()
                 raise _unreachable(home, answer)
             time.sleep(_PAUSE)
@@ -111,8 +110,7 @@ def stop(timeout: float = 10.0) -> bool:
     if not is_number or not 0 < timeout < math.inf:
         raise ConfigurationError(f"timeout is {timeout!r}: it must be a number of seconds above 0")
     with _home() as home:
-        home.has_socket()
-        if not home.is_alive():
+        if not (home.exists() and home.is_alive()):
             return False
         home.refuse_other_host()
         _end(home, time.monotonic() + timeout)
@@ -132,8 +130,7 @@ def status() -> dict[str, Any] | None:
     deadline = time.monotonic() + _STATUS_TIMEOUT
     with _home() as home:
         while True:
-            home.has_socket()
-            if not home.is_alive():
+            if not (home.exists() and home.is_alive()):
                 return None
             home.refuse_other_host()
             try:
@@ -163,7 +160,7 @@ class Home:
         self.socket_path = data_dir / "server.sock"
         self.url = socket_url(self.socket_path)
         # The file of the life lock; it holds the name of the server's host.
-        self.life_file = data_dir / _LIFE_NAME
+        self.life_file = data_dir / "server.alive"
         # Written by the server, some time after it took the life lock.
         self.pid_file = data_dir / "server.pid"
         self.log_file = data_dir / "server.log"
@@ -175,47 +172,30 @@ class Home:
             return None
 
     def prepare(self) -> None:
-        try:
+        with suppress(FileExistsError):  # something else, which is refused
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except FileExistsError:
-            pass  # something else, which is refused below
-        except OSError as error:
-            raise ServerError(
-                f"the embedded server's directory {self.data_dir} cannot be created: "
-                f"{error.strerror}; {WAY_OUT}"
-            ) from error
-        _is_private(self.data_dir)
+        self.exists()
 
-    def has_socket(self) -> bool:
-        """Return whether there is a socket; refuse one that others could have put there."""
-        if not _is_private(self.data_dir):
-            return False
-        found = _lstat(self.socket_path)
-        if found is not None and not stat.S_ISSOCK(found.st_mode):
-            raise ServerError(
-                f"{self.socket_path} is not a socket; move it away so that the embedded server "
-                f"can listen there, or {WAY_OUT}"
-            )
-        return found is not None
-
-    @contextmanager
-    def hold_life_lock(self) -> Iterator[int | None]:
-        """Take the life lock if it is free, else yield None; close this process's copy in the end.
-
-        A process started inside with the yielded descriptor (`pass_fds`) goes on holding the lock.
-        """
-        fd = os.open(self.life_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def exists(self) -> bool:
+        """Return whether the directory exists; refuse one that others own or can write."""
         try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield None
-                return
-            os.ftruncate(fd, 0)
-            os.write(fd, socket.gethostname().encode())
-            yield fd
-        finally:
-            os.close(fd)
+            found = self.data_dir.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if found.st_uid != os.geteuid():
+            raise ServerError(
+                f"{self.data_dir} belongs to user {found.st_uid} and this process runs as user "
+                f"{os.geteuid()}, so the embedded server is not used; {WAY_OUT}"
+            )
+        if not stat.S_ISDIR(found.st_mode):
+            raise ServerError(f"{self.data_dir} is not a directory; move it away, or {WAY_OUT}")
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & _WRITABLE_BY_OTHERS:
+            raise ServerError(
+                f"{self.data_dir} can be written by other users (mode {mode:04o}), who may have "
+                f"put files there; look at what it holds and chmod it to 0700, or {WAY_OUT}"
+            )
+        return True
 
     def is_alive(self) -> bool:
         try:
@@ -276,57 +256,22 @@ def _home() -> Iterator[Home]:
         ) from error
 
 
-def _is_private(path: Path) -> bool:
-    """Return whether a directory exists; refuse one that others own or write, close it to them."""
-    found = _lstat(path)
-    if found is None:
-        return False
-    if not stat.S_ISDIR(found.st_mode):
-        raise ServerError(f"{path} is not a directory; move it away, or {WAY_OUT}")
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & _WRITABLE_BY_OTHERS:
-        raise ServerError(
-            f"{path} can be written by other users (mode {mode:04o}), who may have put files "
-            f"there; look at what it holds and chmod it to 0700, or {WAY_OUT}"
-        )
-    if mode & 0o077:
-        names = {entry.name for entry in path.iterdir()}
-        if names and _LIFE_NAME not in names:
-            # A directory that has another purpose keeps its mode.
-            raise ServerError(
-                f"{path} is open to other users and holds other files, so the embedded server is "
-                f"not put there; use a directory of its own, or {WAY_OUT}"
-            )
-        path.chmod(0o700)
-    return True
-
-
-def _lstat(path: Path) -> os.stat_result | None:
-    """Return what a path is, None if it is nothing; refuse what another user owns."""
-    try:
-        found = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise ServerError(f"{path} cannot be read: {error.strerror}; {WAY_OUT}") from error
-    if found.st_uid != os.geteuid():
-        raise ServerError(
-            f"{path} belongs to user {found.st_uid} and this process runs as user "
-            f"{os.geteuid()}, so the embedded server is not used; {WAY_OUT}"
-        )
-    return found
-
-
 def _start_once(home: Home, deadline: float) -> int | None:
     """Start a server unless another process just did; return where its part of the log begins."""
-    with home.hold_life_lock() as life_fd:
-        if life_fd is None:
+    with os.fdopen(os.open(home.life_file, os.O_RDWR | os.O_CREAT, 0o600), "r+") as life:
+        try:
+            fcntl.flock(life, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return None
+        life.truncate()
+        life.write(socket.gethostname())
+        life.flush()
         home.pid_file.unlink(missing_ok=True)
         if log_size(home.log_file) > _LOG_LIMIT:
             home.log_file.replace(home.log_file.with_suffix(".log.1"))
         log_start = log_size(home.log_file)
-        _spawn(home, life_fd, log_start, deadline)
+        # The server goes on holding the life lock by its copy of the open file.
+        _spawn(home, life.fileno(), log_start, deadline)
     logger.info("started the embedded server in %s", home.data_dir)
     return log_start
 

