@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from scrapy_ext.settings import CrawlSettings
 
 REQUESTS_PER_TRIP = 1000
-MOST_HOSTS = 1000
 HELD_MS = 600_000
 """The lease of a process that holds a crawl and does nothing else."""
 Mode = Literal["n", "a", "r", "l", "f"]
@@ -63,64 +62,36 @@ class Push(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came of a step, see scripts/crawl_exchange.lua.
+    """What a script says of the crawl; its header names those of the fields that it fills.
 
     `pushed` says for each push whether it was wanted; False: it is a duplicate. `got` has id, host
-    and entry of what was taken.
+    and entry of each request that was taken.
     """
 
     state: str
     waiting: int = 0
     taken: int = 0
     failed: int = 0
+    workers: Sequence[str] = ()
+    done: int = 0
+    by_host: Sequence[tuple[str, int]] = ()
     recovered: int = 0
     due_s: float | None = None
     is_full: bool = False
-    workers: Sequence[str] = ()
     pushed: Sequence[bool] = ()
     got: Sequence[tuple[str, str, bytes]] = ()
-
-    @classmethod
-    def of(cls, told: bytes, members: Sequence[bytes]) -> Answer:
-        fields = json.loads(told)
-        got = []
-        for identity, member in zip(fields.pop("ids", ()), members, strict=True):
-            host, _, entry = member.split(b"\0", 2)
-            got.append((identity, host.decode(), entry))
-        pushed = [flag == "1" for flag in fields.pop("pushed", ())]
-        return cls(**fields, pushed=pushed, got=got)
+    what: str = ""
+    id: str = ""
+    begun_ms: int = 0
+    generation: str = ""
+    attributes: str = ""
+    before: str = ""
+    is_over: bool = False
 
 
 def is_start_request(request: Request) -> bool:
     """Return whether it is a start request that was not fetched, nor made from one."""
     return bool(request.meta.get("is_start_request") and "bloomlock_begun" not in request.meta)
-
-
-class Begun(NamedTuple):
-    """How a process came to its crawl, and how that stood then; see scripts/crawl_begin.lua."""
-
-    what: str
-    id: str
-    workers: int
-    begun_ms: int
-    done: int
-    waiting: int
-    failed: int
-    generation: str
-    attributes: str
-    before: str
-
-
-class Figures(NamedTuple):
-    """How a crawl stands. `state` is empty if there is none; `by_host` has the longest queues."""
-
-    state: str
-    workers: int
-    done: int
-    waiting: int
-    taken: int
-    failed: int
-    by_host: dict[str, int]
 
 
 class CrawlRecord:
@@ -133,26 +104,29 @@ class CrawlRecord:
         self.worker = new_worker()
         self._client = client
 
-    def _run(self, name: str, **told: Any) -> Any:
+    def _run(self, name: str, **told: Any) -> Answer:
         told |= {"worker": self.worker}
-        return self._client.eval(script(name), len(self.keys), *self.keys, json.dumps(told))
+        words = (*self.keys, json.dumps(told))
+        return Answer(**json.loads(self._client.eval(script(name), len(self.keys), *words)))
 
-    def _begin(self, **told: Any) -> Begun:
-        workers = map(bytes.decode, self._client.zrange(self.keys[5], 0, -1))
-        told |= {"id": secrets.token_hex(6), "dead": dead_among(workers)}
-        begun = Begun(**json.loads(self._run("begin", **told)))
+    def _begin(self, **told: Any) -> Answer:
+        dead = dead_among(self.look().workers)
+        begun = self._run("begin", id=secrets.token_hex(6), dead=dead, **told)
         if begun.what == "lives":
             raise ConfigurationError(
-                f"BLOOMLOCK_RESUME is 0, and {begun.workers} processes are at work on the crawl "
-                f"{self.name!r}; stop them first, or leave the setting out to join them"
+                f"BLOOMLOCK_RESUME is 0, and {len(begun.workers)} processes are at work on the "
+                f"crawl {self.name!r}; stop them first, or leave the setting out to join them"
             )
         if begun.what == "begun" and begun.before:
             delete_filter(self.name, client=self._client, prefix=_prefix(begun.before))
         return begun
 
-    def leave(self, *, finished: bool = False) -> tuple[int, int, int]:
-        is_over, waiting, failed = self._run("leave", id=self.id, finished=finished)
-        return is_over, waiting, failed
+    def look(self) -> Answer:
+        """Return how the crawl stands; `by_host` has the first 1,000 hosts."""
+        return self._run("look")
+
+    def leave(self, *, finished: bool = False) -> Answer:
+        return self._run("leave", id=self.id, finished=finished)
 
     def hold(self, *, restart: bool = False) -> bool:
         """Begin the crawl, or keep one that was begun, until `leave`; return whether it is new."""
@@ -169,36 +143,13 @@ class CrawlRecord:
     def take_all(self) -> Iterator[list[tuple[int, bytes]]]:
         """Yield priority and entry of what waits; it is removed when the next are read."""
         self.prepare()
-        if workers := self.figures().workers:
-            raise ConfigurationError(f"{workers} processes are at work on the crawl; stop them")
+        if count := len(self.look().workers):
+            raise ConfigurationError(f"{count} processes are at work on the crawl; stop them")
         for key in (self.keys[1], self.keys[3]):
             while members := self._client.zrange(key, 0, REQUESTS_PER_TRIP - 1):
                 parts = [member.split(b"\0", 2) for member in members]
                 yield [(_NO_PRIORITY - int(rank[:8], 16), entry) for _, rank, entry in parts]
                 self._client.zrem(key, *members)
-
-    def figures(self) -> Figures:
-        """Return how the crawl stands; the server counts the requests of 1,000 hosts."""
-        crawl, queue, hosts, later, taken, workers, _, failed = self.keys
-        first = self._client.pipeline(transaction=False)
-        first.hmget(crawl, "state", "done").zcard(queue).zcard(later).hlen(taken)
-        first.zcard(workers).hlen(failed).zrange(hosts, 0, MOST_HOSTS - 1)
-        (state, done), waits, waits_later, num_taken, num_workers, num_failed, found = (
-            first.execute()
-        )
-        second = self._client.pipeline(transaction=False)
-        for host in found:
-            second.zlexcount(queue, b"[" + host + b"\0", b"(" + host + b"\1")
-        counts = dict(zip(map(bytes.decode, found), second.execute(), strict=True))
-        return Figures(
-            state=(state or b"").decode(),
-            workers=num_workers,
-            done=int(done or 0),
-            waiting=waits + waits_later,
-            taken=num_taken,
-            failed=num_failed,
-            by_host=dict(sorted(counts.items(), key=lambda one: -one[1])[:10]),
-        )
 
     def filter_info(self) -> FilterInfo | None:
         """Return how full the filter is; None as long as no process has made it."""
@@ -222,8 +173,7 @@ class CrawlRecord:
 
     def settle(self, *, retry: bool) -> int:
         """Put what failed back into the queue, or drop it; return how many."""
-        count: int = self._run("failed", retry=retry)
-        return count
+        return self._run("failed", retry=retry).recovered
 
 
 class Crawl(CrawlRecord):
@@ -239,7 +189,7 @@ class Crawl(CrawlRecord):
         self._constant = {"worker": self.worker, "lease": int(settings.lease * 1000), **pace}
         self._constant |= {"fifo": settings.fifo, "retries": settings.retries}
 
-    def begin(self, *, overwrites: str = "") -> Begun:
+    def begin(self, *, overwrites: str = "") -> Answer:
         """Begin the crawl, join it, or go on; `overwrites` is a file that would be overwritten."""
         settings, ours = self._settings, self._settings.attributes
         begun = self._begin(
@@ -308,10 +258,15 @@ class Crawl(CrawlRecord):
             words += push.words()
         items = [push.fingerprint for push in pushes]
         try:
-            fields, *members = self.shared.run_script(script("exchange"), items, self.keys, words)
+            told, *members = self.shared.run_script(script("exchange"), items, self.keys, words)
         except FilterLostError:
             return Answer("gone")
-        return Answer.of(fields, members)
+        fields = json.loads(told)
+        taken = zip(fields.pop("ids", ()), members, strict=True)
+        parts = [(identity, *member.split(b"\0", 2)) for identity, member in taken]
+        got = [(identity, host.decode(), entry) for identity, host, _, entry in parts]
+        pushed = [flag == "1" for flag in fields.pop("pushed", ())]
+        return Answer(**fields, pushed=pushed, got=got)
 
     def failed_before(self) -> Iterator[list[bytes]]:
         """Yield what failed in the crawl before, and drop it when the next are read."""
@@ -321,19 +276,16 @@ class Crawl(CrawlRecord):
             yield [kept[turn].split(b"\0", 3)[3] for turn in turns]
             self._client.hdel(self.keys[7], *turns)
 
-    def close(self, *, finished: bool) -> tuple[bool, int, int]:
-        """Put back what this process has not done, and leave; `finished`: nothing stopped it.
-
-        Returns whether the crawl is over for all, how many requests wait, and how many failed.
-        """
-        is_over, waiting, failed = self.leave(finished=finished)
+    def close(self, *, finished: bool) -> Answer:
+        """Put back what this process has not done, and leave; `finished`: nothing stopped it."""
+        left = self.leave(finished=finished)
         # What failed may be put back, and the filter is that of the crawl then.
-        if is_over and not failed:
+        if left.is_over and not left.failed:
             self.shared.delete()
         for one in (self.shared, self.delivered):
             if one is not None:
                 one.close()
-        return bool(is_over), waiting, failed
+        return left
 
 
 def _prefix(identity: str) -> str:

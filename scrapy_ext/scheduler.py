@@ -349,7 +349,7 @@ class Scheduler(BaseScheduler):
             if users := await run_in_thread(self._other_queue.users):
                 logger.error("%s", users)
             is_finished = reason == "finished"
-            is_over, waiting, failed = await run_in_thread(self._crawl.close, finished=is_finished)
+            left = await run_in_thread(self._crawl.close, finished=is_finished)
         # An error here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001
             logger.warning(
@@ -360,11 +360,12 @@ class Scheduler(BaseScheduler):
                 _why(error),
             )
         else:
-            if failed:
+            if left.failed:
                 kept = "%d requests of the crawl %r failed and are kept: `bloomlock failed %s`"
-                logger.warning(kept, failed, name, name)
-            if waiting and not is_over:
-                logger.info("%d requests of the crawl %r wait for the next start.", waiting, name)
+                logger.warning(kept, left.failed, name, name)
+            if left.waiting and not left.is_over:
+                waits = "%d requests of the crawl %r wait for the next start."
+                logger.info(waits, left.waiting, name)
         self._client.close()
 
 

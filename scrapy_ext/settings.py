@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
 
-    from scrapy_ext.crawl_state import Begun
+    from scrapy_ext.crawl_state import Answer
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -345,12 +345,12 @@ def check_jobdir(crawler: Crawler) -> None:
     )
 
 
-def log_begin(crawler: Crawler, name: str, begun: Begun, delay_ms: int) -> None:
+def log_begin(crawler: Crawler, name: str, begun: Answer, delay_ms: int) -> None:
     """Say how this process came to its crawl, and what is not as in Scrapy alone."""
     if begun.what == "begun":
         logger.info("The crawl %r begins.", name)
     elif begun.what == "joined":
-        logger.info("Joins %d processes in the crawl %r.", begun.workers, name)
+        logger.info("Joins %d processes in the crawl %r.", len(begun.workers), name)
     else:
         logger.warning(
             "Goes on with the crawl %r of %s (%d done, %d wait, %d failed), which was stopped; "

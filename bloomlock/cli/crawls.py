@@ -254,7 +254,7 @@ def _crawl_that_is_there(name: str, url: str | None) -> Iterator[tuple[Any, Craw
 
     with connected(url) as (client, where):
         record = CrawlRecord(client, name)
-        if not record.figures().state:
+        if not record.look().state:
             raise Failure(f"there is no crawl {name!r} at {hide_secret(where)}; see --url")
         yield client, record
 

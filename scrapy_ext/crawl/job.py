@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 FILL_S = 2.0
 """The server reads the whole filter for its fill."""
+MOST_HOSTS = 10
 LAST_PAGES_S = 30.0
 """A worker that is stopped gets this long for the pages it has in flight."""
 
@@ -210,9 +211,10 @@ class Job:
 
     def _look(self, record: CrawlRecord) -> int:
         """Note how the crawl stands; return how many processes take part in it."""
-        now = record.figures()
-        self.state, self.waiting, self.hosts = now.state, now.waiting + now.taken, now.by_host
-        return now.workers
+        now = record.look()
+        self.state, self.waiting = now.state, now.waiting + now.taken
+        self.hosts = dict(sorted(now.by_host, key=lambda pair: -pair[1])[:MOST_HOSTS])
+        return len(now.workers)
 
     def _read(self) -> None:
         """Add up what workers have told since; one that was killed may leave half a line."""

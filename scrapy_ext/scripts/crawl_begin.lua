@@ -2,19 +2,18 @@
 -- KEYS: see crawl_common.lua
 -- ARGV[1]: worker, lease (ms), dead (workers), id (of a new crawl), resume, attributes (a text; empty:
 --          they are not compared), overwrites (an existing file would be lost), keeps_failed
--- Reply: a JSON object: what, id, workers, begun_ms, done, waiting, failed, generation, attributes,
---        before (id of the crawl before). What is "begun", "joined" or "resumed"; and, nothing done,
---        "attributes" if they differ, "overwrites", or "lives" if it may not be resumed and others are
---        at work
+-- Reply: what, id, workers (before this one), begun_ms, done, generation, attributes, before (id of the
+--        crawl before). What is "begun", "joined" or "resumed"; and, nothing done, "attributes" if they
+--        differ, "overwrites", or "lives" if it may not be resumed and others are at work
 release_dead()
 local before, state, turn = unpack(call('HMGET', KEYS[1], 'id', 'state', 'turn'))
-local live, attributes = call('ZCARD', KEYS[6]), told.attributes or ''
+local workers, attributes = call('ZRANGE', KEYS[6], 0, -1), told.attributes or ''
 
 local function reply(what)
-    local fields = call('HMGET', KEYS[1], 'id', 'begun', 'done', 'generation', 'attributes')
-    return cjson.encode({what = what, id = fields[1], workers = live, begun_ms = tonumber(fields[2]),
-        done = tonumber(fields[3]), waiting = waiting(), failed = call('HLEN', KEYS[8]),
-        generation = fields[4] or '', attributes = fields[5] or '', before = before or ''})
+    local fields = call('HMGET', KEYS[1], 'id', 'state', 'begun', 'done', 'generation', 'attributes')
+    return answer(fields[2], {what = what, id = fields[1], workers = workers,
+        begun_ms = tonumber(fields[3]), done = tonumber(fields[4]), generation = fields[5] or '',
+        attributes = fields[6] or '', before = before or ''})
 end
 
 if state and state ~= 'ended' then
@@ -22,12 +21,12 @@ if state and state ~= 'ended' then
         local theirs = call('HGET', KEYS[1], 'attributes')
         if theirs and attributes ~= '' and attributes ~= theirs then
             return reply('attributes')
-        elseif live == 0 and told.overwrites then
+        elseif #workers == 0 and told.overwrites then
             return reply('overwrites')
         end
         hold_lease()
-        return reply(live > 0 and 'joined' or 'resumed')
-    elseif live > 0 then
+        return reply(#workers > 0 and 'joined' or 'resumed')
+    elseif #workers > 0 then
         return reply('lives')
     end
 end
@@ -39,6 +38,6 @@ call('HSET', KEYS[1], 'id', told.id, 'state', 'running', 'begun', now_ms, 'turn'
 if attributes ~= '' then
     call('HSET', KEYS[1], 'attributes', attributes)
 end
-live = 0
+workers = {}
 hold_lease()
 return reply('begun')

@@ -10,6 +10,7 @@
 --       7 steps    hash: worker -> its last step, as JSON
 --       8 failed   hash: turn -> error NUL member of the queue
 -- ARGV[1]: a JSON object
+-- Reply: a JSON object: state (empty: there is no crawl), waiting, taken, failed, and what each script adds
 local call, told = redis.call, cjson.decode(ARGV[1])
 local time = call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -17,6 +18,13 @@ local RANK, HIGHEST_TURN = 25, 2^52
 
 local function waiting()
     return call('ZCARD', KEYS[2]) + call('ZCARD', KEYS[4])
+end
+
+-- Return what a script says of the crawl as a JSON object, to which it adds what its header names.
+local function answer(state, more)
+    more.state, more.waiting, more.taken, more.failed = state or '', waiting(), call('HLEN', KEYS[5]),
+        call('HLEN', KEYS[8])
+    return cjson.encode(more)
 end
 
 -- Return host and rank of a member, and what comes after them.

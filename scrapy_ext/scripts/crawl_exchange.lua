@@ -12,8 +12,8 @@
 --       l: ask whether the filter has it; f: keep it among the failed with the error that stands for the
 --       host. One that stays in the worker has no entry, and is not queued
 -- Reply: a JSON object, then the members of the queue that were taken, in the order of their ids. It has:
---        state, "gone" if the server has another crawl or none; waiting, taken, failed, recovered (how many
---        dead workers had); due_s (until the next host may be asked); is_full (a host is due of which the
+--        state, "gone" and nothing else if the server has another crawl or none; recovered (how many dead
+--        workers had); due_s (until the next host may be asked); is_full (a host is due of which the
 --        worker has enough); pushed (a digit for each push, 1 if it was wanted); workers; ids
 local MOST_FAILED, RETRY_MS = 10000, 10000
 local id, state, generation = unpack(call('HMGET', KEYS[1], 'id', 'state', 'generation'))
@@ -34,9 +34,8 @@ local function reply(flags, ids)
             there[#there + 1] = id
         end
     end
-    words[1] = cjson.encode({state = state, waiting = waiting(), taken = call('HLEN', KEYS[5]),
-        failed = call('HLEN', KEYS[8]), recovered = recovered, due_s = due_s, is_full = is_full,
-        pushed = flags, workers = call('ZRANGE', KEYS[6], 0, -1), ids = there})
+    words[1] = answer(state, {recovered = recovered, due_s = due_s, is_full = is_full, pushed = flags,
+        workers = call('ZRANGE', KEYS[6], 0, -1), ids = there})
     return words
 end
 

@@ -2,20 +2,20 @@
 -- the queue along; the record stays, and what failed with all that is needed to try it again.
 -- KEYS: see crawl_common.lua
 -- ARGV[1]: worker, id (of the crawl), finished (nothing stopped it)
--- Reply: {1 if the crawl is over and nobody uses it, waiting, failed}
+-- Reply: is_over (nobody uses it)
 local id, state = unpack(call('HMGET', KEYS[1], 'id', 'state'))
 if id ~= told.id then
-    return {0, 0, 0}
+    return cjson.encode({state = 'gone'})
 end
 release({told.worker})
 release_dead()
-local is_last, failed = call('ZCARD', KEYS[6]) == 0, call('HLEN', KEYS[8])
+local is_last = call('ZCARD', KEYS[6]) == 0
 if is_last and state == 'waiting' and told.finished then
     state = 'ended'
     call('HSET', KEYS[1], 'state', state)
 end
-local reply = {is_last and state == 'ended' and 1 or 0, waiting(), failed}
-if reply[1] == 1 then
+local is_over = is_last and state == 'ended'
+if is_over then
     call('UNLINK', unpack(KEYS, 2, 7))
 end
-return reply
+return answer(state, {is_over = is_over})

@@ -12,7 +12,7 @@ from scrapy.crawler import Crawler
 
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError
-from scrapy_ext.crawl_state import Crawl, CrawlRecord, Figures, Push, keys_of
+from scrapy_ext.crawl_state import Crawl, CrawlRecord, Push, keys_of
 from scrapy_ext.requests import RequestCodec
 from scrapy_ext.settings import CrawlSettings
 
@@ -162,10 +162,11 @@ def test_who_closes_puts_back_what_it_has_not_done(begin: Begin) -> None:
     one.step("a/1", "a/2", "a/3")
     got = one.step(wanted=2).got
     one.step(done=[got[0][0]])
-    assert one.crawl.close(finished=False) == (False, 2, 0)
+    left = one.crawl.close(finished=False)
+    assert (left.is_over, left.waiting, left.failed) == (False, 2, 0)
     two = begin()
     begun = two.begun
-    assert (begun.what, begun.workers, begun.done, begun.waiting) == ("resumed", 0, 1, 2)
+    assert (begun.what, len(begun.workers), begun.done, begun.waiting) == ("resumed", 0, 1, 2)
     assert two.take() == ["a/2", "a/1"]
 
 
@@ -206,13 +207,14 @@ def test_a_push_makes_an_ended_crawl_run_and_one_that_stays_open_lets_it_wait(
 
 
 def test_others_see_how_a_crawl_stands(server: Any, begin: Begin) -> None:
-    assert CrawlRecord(server, "pages").figures().state == ""
+    assert CrawlRecord(server, "pages").look().state == ""
     one = begin()
     one.step("a/1", "a/2", "b/1", "a/3")
     taken = one.step(wanted=1).got
     one.step(done=[taken[0][0]], wanted=1)
-    figures = CrawlRecord(server, "pages").figures()
-    assert figures == Figures("running", 1, 1, 2, 1, 0, {"a": 2, "b": 0})
+    now = CrawlRecord(server, "pages").look()
+    assert (now.state, len(now.workers), now.done) == ("running", 1, 1)
+    assert (now.waiting, now.taken, now.failed, dict(now.by_host)) == (2, 1, 0, {"a": 2, "b": 0})
 
 
 def test_failed_requests_are_kept_and_put_back(server: Any, begin: Begin) -> None:
@@ -220,7 +222,8 @@ def test_failed_requests_are_kept_and_put_back(server: Any, begin: Begin) -> Non
     taken = one.step("a/1", "a/2", wanted=2).got
     assert one.step(failed=[(taken[0][0], "Error:\0\udcff")], done=[taken[1][0]]).failed == 1
     assert one.idle() == "ended"
-    assert one.crawl.close(finished=True) == (True, 0, 1)
+    left = one.crawl.close(finished=True)
+    assert (left.is_over, left.waiting, left.failed) == (True, 0, 1)
     kept = CrawlRecord(server, "pages")
     assert [(why, CODEC.decode(entry).url) for entry, why in kept.failed()] == [
         ("Error: ?", "http://a/2")
@@ -299,8 +302,8 @@ def test_the_last_one_to_leave_takes_the_queue_along(server: Any, begin: Begin) 
     one.step(done=[done[0][0]])
     two.idle()
     assert one.idle() == "ended"
-    assert not one.crawl.close(finished=True)[0]
-    assert two.crawl.close(finished=True)[0]
+    assert not one.crawl.close(finished=True).is_over
+    assert two.crawl.close(finished=True).is_over
     assert [*server.scan_iter("*pages*")] == [b"{pages}:crawl"]
     assert list_filters(client=server, prefix=f"bloomlock:{one.crawl.id}:") == []
 
