@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
@@ -25,40 +25,16 @@ from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from scrapy import Request
-
     from bloomlock import FilterInfo
+    from scrapy_ext.requests import Page
     from scrapy_ext.settings import CrawlSettings
 
 REQUESTS_PER_TRIP = 1000
 HELD_MS = 600_000
 """The lease of a process that holds a crawl and does nothing else."""
-Mode = Literal["n", "a", "r", "l", "f"]
-"""What becomes of a push, see scripts/crawl_exchange.lua."""
-_NO_PRIORITY = 2**31
+NO_PRIORITY = 2**31
 _PARTS = ("crawl", "queue", "hosts", "later", "taken", "workers", "steps", "failed")
 _ESCAPES = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D", "/": "%2F"})
-
-
-class Push(NamedTuple):
-    """A request that goes to the server. Of what failed `host` is the error.
-
-    `entry` is its form in the queue, empty if the request stays in this process.
-    """
-
-    request: Request | None
-    fingerprint: bytes
-    mode: Mode
-    host: str
-    entry: bytes = b""
-
-    def words(self) -> tuple[bytes, bytes, bytes]:
-        head = self.host.replace("\0", " ").encode(errors="replace")
-        if self.request is not None:
-            # Hex digits sort as numbers do; the highest priority comes first.
-            priority = min(max(_NO_PRIORITY - self.request.priority, 0), 2**32 - 2)
-            head += b"\0%08x%d" % (priority, is_start_request(self.request))
-        return self.mode.encode(), head, self.entry
 
 
 class Answer(NamedTuple):
@@ -87,11 +63,6 @@ class Answer(NamedTuple):
     attributes: str = ""
     before: str = ""
     is_over: bool = False
-
-
-def is_start_request(request: Request) -> bool:
-    """Return whether it is a start request that was not fetched, nor made from one."""
-    return bool(request.meta.get("is_start_request") and "bloomlock_begun" not in request.meta)
 
 
 class CrawlRecord:
@@ -148,7 +119,7 @@ class CrawlRecord:
         for key in (self.keys[1], self.keys[3]):
             while members := self._client.zrange(key, 0, REQUESTS_PER_TRIP - 1):
                 parts = [member.split(b"\0", 2) for member in members]
-                yield [(_NO_PRIORITY - int(rank[:8], 16), entry) for _, rank, entry in parts]
+                yield [(NO_PRIORITY - int(rank[:8], 16), entry) for _, rank, entry in parts]
                 self._client.zrem(key, *members)
 
     def filter_info(self) -> FilterInfo | None:
@@ -242,7 +213,7 @@ class Crawl(CrawlRecord):
             )
 
     def exchange(
-        self, pushes: Sequence[Push], step: Mapping[str, Any], records: Sequence[bytes] = ()
+        self, pushes: Sequence[Page], step: Mapping[str, Any], records: Sequence[bytes] = ()
     ) -> Answer:
         """Make a step, see crawl_exchange.lua; one that failed may be repeated with its number.
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
-from scrapy_ext.crawl_state import Answer, Push, dead_among
+from scrapy_ext.crawl_state import Answer, dead_among
 from scrapy_ext.engine import Bell, run_in_thread
-from scrapy_ext.requests import OpenPage
+from scrapy_ext.requests import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,11 +45,11 @@ class Exchange:
         self._crawl = crawl
         self._lease = lease
         self._scheduler = scheduler
-        # In order: requests, pages that are done, and what is called when all before is sent. Where
-        # a None stands the engine has asked for requests; what comes later is sent later.
-        self._waiting: deque[Push | OpenPage | Callable[[], None] | None] = deque()
+        # In order: pages to queue, pages that are done, and what is called when all before is sent.
+        # Where a None stands the engine has asked for requests; what comes later is sent later.
+        self._waiting: deque[Page | Callable[[], None] | None] = deque()
         self._calls: list[Callable[[], None]] = []
-        self._step: tuple[list[Push], dict[str, Any], list[bytes]] | None = None
+        self._step: tuple[list[Page], dict[str, Any], list[bytes]] | None = None
         self._number = 0
         self._running: Deferred[None] | None = None
         self._bell = Bell()
@@ -61,12 +61,12 @@ class Exchange:
     def __len__(self) -> int:
         return len(self._waiting) + (self._step is not None)
 
-    def now(self, pushes: Sequence[Push] = ()) -> None:
+    def now(self, pushes: Sequence[Page] = ()) -> None:
         """Make a step before the reactor does anything; errors are those of the crawl."""
         self._number += 1
         self.answer = self._crawl.exchange(pushes, {"step": self._number})
 
-    def send(self, one: Push | OpenPage | Callable[[], None] | None) -> None:
+    def send(self, one: Page | Callable[[], None] | None) -> None:
         """Send something, or call it when all before is sent."""
         self._waiting.append(one)
         if self._away_since is None:
@@ -160,34 +160,34 @@ class Exchange:
                 call()
         return True
 
-    def _make_step(self) -> tuple[list[Push], dict[str, Any], list[bytes]]:
-        pushes: list[Push] = []
-        pages: list[OpenPage] = []
+    def _make_step(self) -> tuple[list[Page], dict[str, Any], list[bytes]]:
+        pushes: list[Page] = []
+        ended: list[Page] = []
         self._calls = []
         is_asked = self._is_due
-        while self._waiting and len(pushes) + len(pages) < PUSHES_PER_TRIP and not is_asked:
+        while self._waiting and len(pushes) + len(ended) < PUSHES_PER_TRIP and not is_asked:
             one = self._waiting.popleft()
             if one is None:
                 is_asked, self._is_asked = True, False
-            elif isinstance(one, Push):
-                pushes.append(one)
-            elif isinstance(one, OpenPage):
-                pages.append(one)
-            else:
+            elif not isinstance(one, Page):
                 self._calls.append(one)
-        is_empty = not (pushes or pages or self._calls or self._waiting)
+            elif one.id:
+                ended.append(one)
+            else:
+                pushes.append(one)
+        is_empty = not (pushes or ended or self._calls or self._waiting)
         wanted, busy = self._scheduler.room() if is_asked and self._is_hungry else (0, {})
         self._number += 1
         # A process that has requests of its own finds the dead when it has none.
         is_looking = self._is_hungry and self.answer.taken
         told = {
             "step": self._number,
-            "done": [page.id for page in pages if page.error is None],
-            "failed": [(page.id, page.error) for page in pages if page.error is not None],
+            "done": [page.id for page in ended if page.error is None],
+            "failed": [(page.id, page.error) for page in ended if page.error is not None],
             "wanted": wanted,
             "busy": busy,
             "idle": self.is_idle and is_empty and self._scheduler.is_at_rest(),
             "stays": self.stays,
             "dead": dead_among(self.answer.workers) if is_looking else [],
         }
-        return pushes, told, [record for page in pages for record in page.records]
+        return pushes, told, [record for page in (*ended, *pushes) for record in page.records]

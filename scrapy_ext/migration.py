@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from w3lib.url import canonicalize_url
 
 from bloomlock.errors import ConfigurationError
-from scrapy_ext.requests import from_pickle
+from scrapy_ext.requests import PICKLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,12 +97,12 @@ class OtherQueue:
             if part == key:
                 client.rename(key, old)
             while kind == "zset" and (entries := client.zrange(old, 0, REQUESTS_PER_STEP - 1)):
-                yield [*map(from_pickle, entries)]
+                yield [PICKLE + entry for entry in entries]
                 client.zrem(old, *entries)
                 count += len(entries)
             while kind == "list" and (entries := client.lrange(old, -REQUESTS_PER_STEP, -1)):
                 # What waits longest stands last.
-                yield [*map(from_pickle, reversed(entries))]
+                yield [PICKLE + entry for entry in reversed(entries)]
                 client.ltrim(old, 0, -len(entries) - 1)
                 count += len(entries)
         if count:

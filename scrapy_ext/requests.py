@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
-from scrapy_ext.crawl_state import Mode, Push, is_start_request
+from scrapy_ext.crawl_state import NO_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -24,22 +24,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock.scrapy")
 
 MOST_RECENT = 200_000
-_PICKLE = b"P"
+PICKLE = b"P"
 _TAG = "bloomlock_page"
 _DEFAULTS = Request("data:,").to_dict()
 del _DEFAULTS["url"]
 _SIMPLE = (str, int, float, bool, type(None))
-# A dict of one of these keys stands for a value that JSON does not have.
-_TAGS: dict[str, Callable[[Any], Any]] = {
-    "$bytes": lambda text: text.encode("latin-1"),
-    "$tuple": tuple,
-    "$set": set,
-    "$frozenset": frozenset,
-    "$dict": dict,
-}
-_SEQUENCES: dict[Any, str] = {tuple: "$tuple", set: "$set", frozenset: "$frozenset"}
+_SEQUENCES = (tuple, set, frozenset)
+# A dict whose only key is one of these, or "$bytes", stands for a value that JSON does not have.
+_TAGS: dict[str, Any] = {f"${kind.__name__}": kind for kind in (*_SEQUENCES, dict)}
 
 
+@dataclass(frozen=True, slots=True)
 class RequestCodec:
     """Writes and reads the requests of a spider, whose methods are the callbacks.
 
@@ -47,77 +42,54 @@ class RequestCodec:
     with the name of the type for which a request was pickled.
     """
 
-    def __init__(
-        self,
-        spider: Spider | None,
-        *,
-        use_pickle: bool = True,
-        on_pickled: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._spider = spider
-        self._use_pickle = use_pickle
-        self._on_pickled = on_pickled
+    spider: Spider | None
+    use_pickle: bool = True
+    on_pickled: Callable[[str], object] = str
 
     def encode(self, request: Request) -> bytes:
         """Return the entry of a request; ValueError if it has none and stays in this process."""
         try:
-            fields = request.to_dict(spider=self._spider)
+            fields = request.to_dict(spider=self.spider)
             if "_class" in fields:
                 # Another process could not make one whose class is found by no name, or takes
                 # other arguments.
-                request_from_dict(fields, spider=self._spider)
+                request_from_dict(fields, spider=self.spider)
         # Properties of the spider are read, and they and the class may raise anything.
         except Exception as error:
             raise ValueError(str(error)) from error
         if "_class" not in fields:
             # Another class may have other defaults.
-            fields = {key: one for key, one in fields.items() if one != _DEFAULTS.get(key, one)} | {
-                "url": fields["url"]
-            }
+            fields = {key: one for key, one in fields.items() if one != _DEFAULTS.get(key)}
         try:
-            tagged = {key: _tagged(value) for key, value in fields.items() if key != "headers"}
+            return json.dumps(_tagged(fields), separators=(",", ":")).encode()
         except (TypeError, RecursionError) as error:
-            return self._pickled(fields, str(error))
-        if headers := fields.get("headers"):
-            # Scrapy's are bytes; nearly all requests have a referer.
-            tagged["headers"] = {
-                name.decode("latin-1"): [value.decode("latin-1") for value in values]
-                for name, values in headers.items()
-            }
-        return json.dumps(tagged, separators=(",", ":")).encode()
-
-    def _pickled(self, fields: dict[str, Any], kind: str) -> bytes:
-        if not self._use_pickle:
+            kind = str(error)
+        if not self.use_pickle:
             raise ValueError(f"JSON cannot hold {kind}, and BLOOMLOCK_PICKLE is False")
         try:
-            data = pickle.dumps(fields, protocol=4)
+            data = PICKLE + pickle.dumps(fields, protocol=4)
         # A value of the project's may raise anything.
         except Exception as error:
             raise ValueError(str(error)) from error
-        self._on_pickled(kind)
-        return _PICKLE + data
+        self.on_pickled(kind)
+        return data
 
     def decode(self, data: bytes) -> Request:
         """Return the request of an entry; ValueError, or anything that unpickling may raise."""
-        if not data.startswith(_PICKLE):
-            fields = _from_json(data)
-        elif self._use_pickle:
-            fields = pickle.loads(data[len(_PICKLE) :])  # noqa: S301 - as above
+        if not data.startswith(PICKLE):
+            fields = json.loads(data, object_hook=_untagged)
+        elif self.use_pickle:
+            fields = pickle.loads(data[len(PICKLE) :])  # noqa: S301 - as above
         else:
             raise ValueError("the entry is a pickle, and BLOOMLOCK_PICKLE is False")
-        return request_from_dict(fields, spider=self._spider)
-
-
-def from_pickle(data: bytes) -> bytes:
-    # scrapy-redis keeps requests as pickled dicts.
-    return _PICKLE + data
+        return request_from_dict(fields, spider=self.spider)
 
 
 def to_pickle(data: bytes) -> bytes:
     """Return an entry as scrapy-redis keeps requests; nothing is unpickled."""
-    if data.startswith(_PICKLE):
-        return data[len(_PICKLE) :]
-    return pickle.dumps({**_DEFAULTS, **_from_json(data)}, protocol=4)
+    if data.startswith(PICKLE):
+        return data[len(PICKLE) :]
+    return pickle.dumps({**_DEFAULTS, **json.loads(data, object_hook=_untagged)}, protocol=4)
 
 
 def url_of(data: bytes) -> str:
@@ -125,16 +97,7 @@ def url_of(data: bytes) -> str:
     try:
         return str(json.loads(data)["url"])
     except (ValueError, KeyError, TypeError):
-        return "(pickled)" if data.startswith(_PICKLE) else repr(data[:100])
-
-
-def _from_json(data: bytes) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(data, object_hook=_untagged)
-    fields["headers"] = {
-        name.encode("latin-1"): [value.encode("latin-1") for value in values]
-        for name, values in fields.get("headers", {}).items()
-    }
-    return fields
+        return "(pickled)" if data.startswith(PICKLE) else repr(data[:100])
 
 
 def _tagged(value: Any) -> Any:
@@ -147,7 +110,7 @@ def _tagged(value: Any) -> Any:
     if kind is bytes:
         return {"$bytes": value.decode("latin-1")}
     if kind in _SEQUENCES:
-        return {_SEQUENCES[kind]: [_tagged(one) for one in value]}
+        return {f"${kind.__name__}": [_tagged(one) for one in value]}
     if kind is not dict:
         raise TypeError(kind.__qualname__)
     if all(type(key) is str and not key.startswith("$") for key in value):
@@ -158,6 +121,8 @@ def _tagged(value: Any) -> Any:
 def _untagged(fields: dict[str, Any]) -> Any:
     if len(fields) == 1:
         ((key, value),) = fields.items()
+        if key == "$bytes":
+            return value.encode("latin-1")
         if key in _TAGS:
             return _TAGS[key](value)
     return fields
@@ -187,19 +152,31 @@ def leads_back(request: Request, fingerprint: Callable[[Request], bytes]) -> boo
     return any(fingerprint(request.replace(url=url)) == own for url in dict.fromkeys(urls))
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class OpenPage:
-    """A request from when it is taken until its callback, its items and its children are done."""
+def is_start_request(request: Request) -> bool:
+    """Return whether it is a start request that was not fetched, nor made from one."""
+    return bool(request.meta.get("is_start_request") and "bloomlock_begun" not in request.meta)
 
-    request: Request | None
-    """None if its entry could not be read."""
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Page:
+    """A request on its way to the queue, or from when it is taken until all of it is done.
+
+    That is its callback, its items, and the requests that it made which stay in this process.
+    """
+
+    request: Any
+    """A Request; None if none can be made of its entry."""
     host: str
-    id: str = ""
-    """On the server; empty if the request stays in this process."""
-    parent: OpenPage | None = None
-    """The page that made a request that stays in this process, or of which the downloader did."""
+    """Of what cannot become a request the error."""
     fingerprint: bytes = b""
-    """What is added to the filter when it is done, if it was not when it was queued."""
+    mode: str = "a"
+    """What becomes of it on the server, see scripts/crawl_exchange.lua."""
+    entry: bytes = b""
+    """Its form in the queue; empty if it stays in this process."""
+    id: str = ""
+    """What the server has given it when it was taken; empty if it stays in this process."""
+    parent: Page | None = None
+    """The page that made a request that stays in this process, or of which the downloader did."""
     error: str | None = None
     is_over: bool = False
     children: int = 0
@@ -208,8 +185,16 @@ class OpenPage:
     records: Sequence[bytes] = ()
     """What the filter of delivered pages is given when it is done."""
 
+    def words(self) -> tuple[bytes, bytes, bytes]:
+        head = self.host.replace("\0", " ").encode(errors="replace")
+        if self.request is not None:
+            # Hex digits sort as numbers do; the highest priority comes first.
+            priority = min(max(NO_PRIORITY - self.request.priority, 0), 2**32 - 2)
+            head += b"\0%08x%d" % (priority, is_start_request(self.request))
+        return self.mode.encode(), head, self.entry
 
-class OpenPages(dict["Request", OpenPage]):
+
+class OpenPages(dict["Request", Page]):
     """The pages that this process is at; `on_end` is called with each that is done or failed.
 
     A page ends when the engine is done with it, and so are all its children that stay in this
@@ -217,20 +202,20 @@ class OpenPages(dict["Request", OpenPage]):
     a request; what the downloader makes has none.
     """
 
-    def __init__(self, on_end: Callable[[OpenPage], None]) -> None:
+    def __init__(self, on_end: Callable[[Page], None]) -> None:
         super().__init__()
-        self.maker_of: WeakKeyDictionary[Request, OpenPage] = WeakKeyDictionary()
+        self.maker_of: WeakKeyDictionary[Request, Page] = WeakKeyDictionary()
         self._on_end = on_end
-        self._by_tag: WeakValueDictionary[str, OpenPage] = WeakValueDictionary()
+        self._by_tag: WeakValueDictionary[str, Page] = WeakValueDictionary()
 
-    def begin(self, request: Request, page: OpenPage) -> None:
-        self[request] = page
+    def begin(self, page: Page) -> None:
+        self[page.request] = page
         if not page.id:
             # The downloader copies `meta` into what it makes of a request, a retry or a redirect.
-            request.meta[_TAG] = tag = secrets.token_hex(8)
+            page.request.meta[_TAG] = tag = secrets.token_hex(8)
             self._by_tag[tag] = page
 
-    def note_child(self, request: Request) -> OpenPage | None:
+    def note_child(self, request: Request) -> Page | None:
         """Note a request that stays in this process; return the page that waits for it, if any."""
         maker = self.maker_of.get(request)
         made_of = self._by_tag.get(request.meta.get(_TAG, ""))
@@ -256,7 +241,7 @@ class OpenPages(dict["Request", OpenPage]):
             page.is_over = True
             self.settle(page)
 
-    def settle(self, page: OpenPage) -> None:
+    def settle(self, page: Page) -> None:
         """End a page if it is over, with its children."""
         if not page.is_over or page.children:
             return
@@ -266,14 +251,14 @@ class OpenPages(dict["Request", OpenPage]):
                 parent.error = f"{page.request}, which it made, failed: {page.error}"
             self.child_ended(parent)
 
-    def child_ended(self, parent: OpenPage) -> None:
+    def child_ended(self, parent: Page) -> None:
         """Note that a child that stays in this process is done, or no child after all."""
         parent.children -= 1
         self.settle(parent)
 
 
-class PushMaker:
-    """Makes the pushes of a crawler's requests.
+class PageMaker:
+    """Makes what is sent of a crawler's requests.
 
     `known` are the fingerprints that this process knows to be in the filter, or to be here.
     """
@@ -292,8 +277,8 @@ class PushMaker:
         """Return whether a request is a duplicate of which the server need not be asked."""
         return self.mode_of(request) == "n" and self.fingerprint(request) in self.known
 
-    def mode_of(self, request: Request) -> Mode:
-        """Return whether a request is filtered and recorded."""
+    def mode_of(self, request: Request) -> str:
+        """Return whether a request is filtered and recorded, see scripts/crawl_exchange.lua."""
         if request.dont_filter:
             return "a"
         if request.meta.get("bloomlock_filter") is False:
@@ -301,8 +286,8 @@ class PushMaker:
         is_redirect = "redirect_urls" in request.meta and request not in self._pages.maker_of
         return "r" if is_redirect and leads_back(request, self.fingerprint) else "n"
 
-    def of(self, request: Request, *, is_again: bool = False) -> Push:
-        """Return what queues a request; what has no form in the queue stays in this process."""
+    def of(self, request: Request, *, is_again: bool = False) -> Page:
+        """Return the page of a request; what has no form in the queue stays in this process."""
         mode, fingerprint = self.mode_of(request), self.fingerprint(request)
         if request.dont_filter and is_start_request(request):
             # Each process makes these, and one queues them. Of equal ones, which may differ in
@@ -314,26 +299,28 @@ class PushMaker:
         try:
             entry = self.codec.encode(request)
         except ValueError as error:
-            self._stays_here(request, error)
+            parent = self._stays_here(request, error)
             if mode == "n":
                 self.known.add(fingerprint)
-            return Push(request, fingerprint, "l" if mode == "n" and not is_again else "a", host)
-        return Push(request, fingerprint, "r" if mode == "n" and is_again else mode, host, entry)
+            mode = "l" if mode == "n" and not is_again else "a"
+            return Page(request, host, fingerprint, mode, parent=parent)
+        mode = "r" if mode == "n" and is_again else mode
+        return Page(request, host, fingerprint, mode, entry)
 
-    def again(self, entry: bytes) -> Push:
-        """Return what queues an entry of an earlier queue, whatever the filter has."""
+    def again(self, entry: bytes) -> Page:
+        """Return the page of an entry of an earlier queue, whatever the filter has."""
         try:
             return self.of(self.codec.decode(entry), is_again=True)
         # It may be of other code.
         except Exception as error:  # noqa: BLE001
             return self.failed(entry, error)
 
-    def failed(self, data: bytes, error: Exception) -> Push:
-        """Return what keeps among the failed what cannot become a request."""
+    def failed(self, data: bytes, error: Exception) -> Page:
+        """Return what keeps data among the failed of which no request can be made."""
         self._count("bloomlock/failed")
-        return Push(None, b"-", "f", f"{type(error).__name__}: {error}", data)
+        return Page(None, f"{type(error).__name__}: {error}", b"-", "f", data)
 
-    def _stays_here(self, request: Request, error: Exception) -> None:
+    def _stays_here(self, request: Request, error: Exception) -> Page | None:
         self._count("scheduler/unserializable")
         page = self._pages.note_child(request)
         callback = getattr(request.callback, "__qualname__", repr(request.callback))
@@ -348,6 +335,7 @@ class PushMaker:
                 else "no page made it, so it is lost if this process is killed",
                 callback,
             )
+        return page
 
     def _pickled(self, kind: str) -> None:
         self._count("bloomlock/pickled")

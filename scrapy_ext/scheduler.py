@@ -22,12 +22,12 @@ from scrapy.utils.defer import deferred_from_coro
 
 from bloomlock.errors import CapacityError, ConfigurationError
 from scrapy_ext import engine
-from scrapy_ext.crawl_state import Crawl, Push
+from scrapy_ext.crawl_state import Crawl
 from scrapy_ext.engine import run_in_thread
 from scrapy_ext.exchange import PUSHES_PER_TRIP, Exchange
 from scrapy_ext.middleware import attach
 from scrapy_ext.migration import OtherQueue
-from scrapy_ext.requests import OpenPage, OpenPages, PushMaker
+from scrapy_ext.requests import OpenPages, Page, PageMaker
 from scrapy_ext.settings import (
     check_jobdir,
     log_begin,
@@ -66,7 +66,7 @@ class Scheduler(BaseScheduler):
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
         self.pages = OpenPages(self._end)
         # What cannot be serialized comes first.
-        self._ready: deque[tuple[OpenPage, Request]] = deque()
+        self._ready: deque[Page] = deque()
         self._active_at = time.monotonic()
         self._is_open = self._is_lost = self._has_ended = False
 
@@ -95,7 +95,7 @@ class Scheduler(BaseScheduler):
             engine.check(crawler)
             check_jobdir(crawler)
             attach(crawler, self)
-            self._pushes = PushMaker(crawler, self.pages, use_pickle=settings.pickle)
+            self._maker = PageMaker(crawler, self.pages, use_pickle=settings.pickle)
             pace = pace_of(crawler, settings)
             self._crawl = Crawl(client, settings, pace)
             begun = self._crawl.begin(overwrites=overwritten_file(crawler))
@@ -117,7 +117,7 @@ class Scheduler(BaseScheduler):
         moved = self._other_queue.take_all() if what != "joined" else ()
         failed = self._crawl.failed_before() if what == "begun" else ()
         for entries in chain([()], moved, failed):
-            self.exchange.now([self._pushes.again(entry) for entry in entries])
+            self.exchange.now([self._maker.again(entry) for entry in entries])
         if users := self._other_queue.users():
             raise ConfigurationError(users)
 
@@ -128,11 +128,11 @@ class Scheduler(BaseScheduler):
         and counted when the answer comes, and `request_dropped` is sent then.
         """
         self._count("bloomlock/checked")
-        if self._pushes.is_known(request):
+        if self._maker.is_known(request):
             self.log_duplicate(request)
             return False
         self._is_active()
-        self.exchange.send(self._pushes.of(request))
+        self.exchange.send(self._maker.of(request))
         return True
 
     def next_request(self) -> Request | None:
@@ -141,11 +141,12 @@ class Scheduler(BaseScheduler):
         if not self._ready:
             self.exchange.want()
             return None
-        page, request = self._ready.popleft()
-        if request in self.pages:
+        page = self._ready.popleft()
+        if page.request in self.pages:
             # A callback has yielded it twice, or yields its own. Two in progress are two objects.
-            request = page.request = request.copy()
-        self.pages.begin(request, page)
+            page.request = page.request.copy()
+        request: Request = page.request
+        self.pages.begin(page)
         self._count("scheduler/dequeued")
         if request.meta.get("is_start_request"):
             # What is made of it by an errback, or by a callback with its `meta`, is another one.
@@ -163,8 +164,6 @@ class Scheduler(BaseScheduler):
 
     def close(self, reason: str) -> Deferred[None]:
         """Send what waits, put back what was not begun, and leave the crawl."""
-        if self._is_open:
-            self.exchange.stop()
         return deferred_from_coro(self._finish(reason))
 
     # What the middlewares and spiders say.
@@ -174,16 +173,16 @@ class Scheduler(BaseScheduler):
     ) -> list[bool]:
         """Note what the callback of a page made; return for each whether the engine gets it."""
         self.pages.note_made(requests, page, has_items=has_items)
-        are_kept = [not self._pushes.is_known(request) for request in requests]
+        are_kept = [not self._maker.is_known(request) for request in requests]
         delivered = self._crawl.delivered
         if delivered is None or not requests:
             return are_kept
-        keys = [self._pushes.fingerprint(request) for request in requests]
+        keys = [self._maker.fingerprint(request) for request in requests]
         # If the server does not answer the pages are fetched, which loses nothing.
         with suppress(Exception):
             found = await run_in_thread(delivered.exists_many, keys)
             for at, is_there in enumerate(found):
-                if is_there and are_kept[at] and self._pushes.mode_of(requests[at]) == "n":
+                if is_there and are_kept[at] and self._maker.mode_of(requests[at]) == "n":
                     are_kept[at] = False
                     self._count("bloomlock/delivered_before")
         return are_kept
@@ -192,7 +191,7 @@ class Scheduler(BaseScheduler):
         self._log.log(request, self._spider)
 
     def failed_entry(self, data: bytes, error: Exception) -> None:
-        self.exchange.send(self._pushes.failed(data, error))
+        self.exchange.send(self._maker.failed(data, error))
 
     def _raised(self, failure: Failure, response: Any) -> None:
         # Start items have no response.
@@ -223,18 +222,18 @@ class Scheduler(BaseScheduler):
     def _collect_done(self) -> None:
         self.pages.collect(engine.in_progress(self._crawler))
 
-    def _end(self, page: OpenPage) -> None:
+    def _end(self, page: Page) -> None:
         request = page.request
-        if self._crawl.delivered is not None and page.gave_item and page.error is None and request:
+        if self._crawl.delivered is not None and page.gave_item and page.error is None:
             # A link leads to the page that redirected here.
             earlier = [request.replace(url=url) for url in request.meta.get("redirect_urls", ())]
-            page.records = [*map(self._pushes.fingerprint, (request, *earlier))]
+            page.records = [*map(self._maker.fingerprint, (request, *earlier))]
         if page.id and page.error is not None:
             self._count("bloomlock/failed")
-        if page.id or page.records:
+        # One that has stayed in this process is added to the filter now.
+        page.mode = "r" if page.mode == "l" and page.error is None else "a"
+        if page.id or page.records or page.mode == "r":
             self.exchange.send(page)
-        if not page.id and page.fingerprint and page.error is None:
-            self.exchange.send(Push(None, page.fingerprint, "r", page.host))
 
     # What the exchange asks, and brings.
 
@@ -248,7 +247,7 @@ class Scheduler(BaseScheduler):
             return 0, {}
         downloader = running.downloader
         busy = Counter(str(downloader.get_slot_key(request)) for request in downloader.active)
-        busy.update(page.host for page, _ in self._ready)
+        busy.update(page.host for page in self._ready)
         return max((downloader.total_concurrency or PUSHES_PER_TRIP) - busy.total(), 0), busy
 
     def is_at_rest(self) -> bool:
@@ -271,13 +270,13 @@ class Scheduler(BaseScheduler):
         elif self._settings.on_outage == "close":
             engine.close_spider(self._crawler, "bloomlock_outage")
 
-    def take(self, pushes: Sequence[Push], answer: Answer) -> None:
+    def take(self, pushes: Sequence[Page], answer: Answer) -> None:
         self._count("bloomlock/trips")
         if answer.state == "gone":
             self._lose()
             return
-        for push, is_wanted in zip(pushes, answer.pushed, strict=True):
-            self._pushed(push, is_wanted=is_wanted)
+        for page, is_wanted in zip(pushes, answer.pushed, strict=True):
+            self._pushed(page, is_wanted=is_wanted)
         for one in answer.got:
             self._receive(*one)
         if answer.got:
@@ -293,32 +292,29 @@ class Scheduler(BaseScheduler):
         if answer.got or pushes or is_at_end or answer.state != "running":
             engine.wake(self._crawler)
 
-    def _pushed(self, push: Push, *, is_wanted: bool) -> None:
-        request = push.request
-        if request is None:
+    def _pushed(self, page: Page, *, is_wanted: bool) -> None:
+        request = page.request
+        if request is None or page.is_over:
             return
-        if push.mode in "nrl":
-            self._pushes.known.add(push.fingerprint)
-        maker = None if push.entry else self.pages.maker_of.get(request)
+        if page.mode in "nrl":
+            self._maker.known.add(page.fingerprint)
         if not is_wanted:
             self.log_duplicate(request)
             self._crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=self._spider
             )
-            if maker is not None:
-                self.pages.child_ended(maker)
+            if page.parent is not None:
+                self.pages.child_ended(page.parent)
             return
         self._count("scheduler/enqueued")
-        if not push.entry:
-            fingerprint = push.fingerprint if push.mode == "l" else b""
-            page = OpenPage(request, push.host, parent=maker, fingerprint=fingerprint)
-            self._ready.appendleft((page, request))
+        if not page.entry:
+            self._ready.appendleft(page)
 
     def _receive(self, identity: str, host: str, entry: bytes) -> None:
-        page = OpenPage(None, host, identity)
+        page = Page(None, host, id=identity)
         try:
-            page.request = self._pushes.codec.decode(entry)
-            self._ready.append((page, page.request))
+            page.request = self._maker.codec.decode(entry)
+            self._ready.append(page)
         # What stands in the queue may be of another spider, or of other code.
         except Exception as error:
             page.error, page.is_over = _why(error), True
@@ -341,6 +337,7 @@ class Scheduler(BaseScheduler):
     async def _finish(self, reason: str) -> None:
         if not self._is_open:
             return  # `open` has failed, and said why
+        self.exchange.stop()
         if not self._is_lost:
             await self.exchange.finish(self._collect_done)
             await run_in_thread(engine.note_fill, self._crawler, self._crawl.shared)

@@ -7,7 +7,7 @@ import re
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
-from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import url2pathname
@@ -41,42 +41,31 @@ _SHARED = {
     "REDIS_HOST": "host",
     "REDIS_PORT": "port",
     "REDIS_DB": "db",
-    "REDIS_ENCODING": "encoding",
 }
 # What scrapy-redis passes so as to wait and try again, which a blocked reactor cannot afford.
 _RETRIES = ("retry_on_timeout", "retry_on_error", "retry")
 _FILTER_OPTIONS = ("strategy", "key", "seeds", "num_hashes", "optimize", "on_full", "timeout")
 
 
-def _number(value: Any, below: float = float("inf")) -> float:
-    """Read a number above 0; the command line's `-s` hands it over as a string."""
-    number = float(value)
-    if isinstance(value, bool) or not 0 < number < below:
-        raise ValueError(value)
-    return number
+def _number(kind: type, above: float = 0, below: float = inf) -> Callable[[Any], Any]:
+    """Return what reads a number between two others, which the option `-s` hands over as a text."""
 
+    def read(value: Any) -> Any:
+        number = float(value)
+        if isinstance(value, bool) or not above < number < below or kind(number) != number:
+            raise ValueError(value)
+        return kind(number)
 
-def _whole(value: Any, least: int = 0, most: float = float("inf")) -> int:
-    number = float(value)
-    if isinstance(value, bool) or not least <= number <= most or not number.is_integer():
-        raise ValueError(value)
-    return int(number)
-
-
-def _flag(value: Any) -> bool:
-    return BaseSettings({"": value}).getbool("")
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return BaseSettings({"": value}).getdict("")
+    return read
 
 
 def _word(*allowed: str) -> tuple[Callable[[Any], str], str]:
     return lambda value: allowed[allowed.index(value)], f"are {', '.join(map(repr, allowed))}"
 
 
-_ABOVE_0 = (_number, "is a number above 0")
-_BOOL = (_flag, "are True and False")
+_WHOLE = (_number(int), "is a whole number above 0")
+_ABOVE_0 = (_number(float), "is a number above 0")
+_BOOL = (lambda value: BaseSettings({"": value}).getbool(""), "are True and False")
 
 
 def _setting(default: Any, check: Callable[[Any], Any], allowed: str) -> Any:
@@ -97,12 +86,12 @@ class CrawlSettings:
     fifo: bool
     options: Mapping[str, Any]
     timeout: float
-    capacity: int = _setting(1_000_000, partial(_whole, least=1), "is a whole number above 0")
-    error_rate: float = _setting(1e-6, partial(_number, below=1), "is a number above 0 and below 1")
+    capacity: int = _setting(1_000_000, *_WHOLE)
+    error_rate: float = _setting(1e-6, _number(float, 0, 1), "is a number above 0 and below 1")
     window: float | None = _setting(None, *_ABOVE_0)
     persist: bool = _setting(False, *_BOOL)
     resume: bool = _setting(True, *_BOOL)
-    retries: int = _setting(0, partial(_whole, most=100), "is a whole number from 0 to 100")
+    retries: int = _setting(0, _number(int, -1, 101), "is a whole number from 0 to 100")
     pace: str = _setting("shared", *_word("shared", "process"))
     on_outage: str = _setting("wait", *_word("wait", "close"))
     lease: float = _setting(60.0, *_ABOVE_0)
@@ -131,7 +120,7 @@ class CrawlSettings:
         key = "SCHEDULER_FLUSH_ON_START"
         values["resume"] &= not _checked(key, settings.get(key), False, *_BOOL)
         key = "BLOOMLOCK_FILTER"
-        options = _checked(key, settings.get(key), {}, _dict, "is a dict")
+        options = _checked(key, settings.get(key), {}, lambda _: settings.getdict(key), "is a dict")
         for option in options:
             if option not in _FILTER_OPTIONS:
                 raise ConfigurationError(
@@ -140,9 +129,11 @@ class CrawlSettings:
         timeout = options.pop("timeout", None)
         template = settings.get("BLOOMLOCK_NAME")
         spider = crawler.spider or crawler.spidercls
+        own = vars(spider).items()
+        texts = {name: one for name, one in own if isinstance(one, str) and name != "name"}
         return cls(
             name=_name("%(name)s" if template is None else template, spider),
-            attributes=_texts_of(spider) if template is None else None,
+            attributes=texts if template is None else None,
             fifo=issubclass(load_object(settings["SCHEDULER_MEMORY_QUEUE"]), FifoMemoryQueue),
             options=options,
             timeout=_checked("timeout in BLOOMLOCK_FILTER", timeout, 1.0, *_ABOVE_0),
@@ -188,7 +179,16 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     default. `REDIS_PARAMS["redis_cls"]` makes the client, where that is given; else it is one for a
     cluster if the server is part of one.
     """
-    address, given = _parameters(settings)
+    given = {name: settings.get(key) for key, name in _SHARED.items() if settings.get(key)}
+    given = {**settings.getdict("REDIS_PARAMS"), **given}
+    source = next((key for key in _SHARED if settings.get(key)), "REDIS_PARAMS")
+    if own := settings.get("BLOOMLOCK_URL"):
+        source, given = "BLOOMLOCK_URL", {"url": own}
+    path, host = given.get("unix_socket_path"), given.get("host", "localhost")
+    place = f"unix://{path}" if path else f"redis://{host}:{given.get('port', 6379)}"
+    address = find_address(given.get("url", place) if given else None, name=source)
+    given = {name: one for name, one in given.items() if name not in _RETRIES}
+    given = given or {"url": address.url}
     # It never retries by itself: the crawl waits beside the reactor.
     given |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
     # Entries of the queue are bytes, also where scrapy-redis is told to decode them.
@@ -211,22 +211,6 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
             'REDIS_PARAMS["redis_cls"] may be a function that makes a client of its master'
         )
     return client
-
-
-def _parameters(settings: BaseSettings) -> tuple[Any, dict[str, Any]]:
-    """Return the address of the server, and the parameters of the client."""
-    if own := settings.get("BLOOMLOCK_URL"):
-        return find_address(own, name="BLOOMLOCK_URL"), {"url": own}
-    given = {name: settings.get(key) for key, name in _SHARED.items() if settings.get(key)}
-    shared = {**settings.getdict("REDIS_PARAMS"), **given}
-    if not shared:
-        address = find_address(None)
-        return address, {"url": address.url}
-    source = next((key for key in _SHARED if settings.get(key)), "REDIS_PARAMS")
-    path, host = shared.get("unix_socket_path"), shared.get("host", "localhost")
-    place = f"unix://{path}" if path else f"redis://{host}:{shared.get('port', 6379)}"
-    address = find_address(shared.get("url", place), name=source)
-    return address, {name: one for name, one in shared.items() if name not in _RETRIES}
 
 
 def _make(address: Any, given: dict[str, Any]) -> Any:
@@ -275,56 +259,45 @@ def _checked(key: str, value: Any, default: Any, check: Callable[[Any], Any], al
         raise ConfigurationError(f"{key} is {value!r}; allowed {allowed}.") from error
 
 
-def _texts_of(spider: object) -> dict[str, str]:
-    own = vars(spider).items()
-    return {key: value for key, value in own if isinstance(value, str) and key != "name"}
-
-
 def pace_of(crawler: Crawler, settings: CrawlSettings) -> dict[str, Any]:
     """Return how many requests of a host a process has at once, and the ms between two of a host.
 
     As "limit" and "delay_ms"; "slots" has the two of hosts that are named in DOWNLOAD_SLOTS.
     """
-    delay = crawler.settings.getfloat("DOWNLOAD_DELAY")
-    delay = float(getattr(crawler.spider, "download_delay", None) or delay)
-    most = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
+    project = crawler.settings
+    every = getattr(crawler.spider, "download_delay", None) or project.getfloat("DOWNLOAD_DELAY")
 
-    def slot(most: int, delay: float) -> tuple[int, int]:
+    def slot(named: Mapping[str, Any]) -> tuple[int, int]:
+        most = named.get("concurrency", project.getint("CONCURRENT_REQUESTS_PER_DOMAIN"))
+        delay = float(named.get("delay", every))
         delay_ms = int(delay * 1000) if settings.pace == "shared" else 0
         return min(most, MOST_WITH_DELAY) if delay else most, delay_ms
 
-    limit, delay_ms = slot(most, delay)
-    slots = {
-        host: slot(one.get("concurrency", most), one.get("delay", delay))
-        for host, one in crawler.settings.getdict("DOWNLOAD_SLOTS").items()
-    }
+    limit, delay_ms = slot({})
+    slots = {host: slot(named) for host, named in project.getdict("DOWNLOAD_SLOTS").items()}
     return {"limit": limit, "delay_ms": delay_ms, "slots": slots}
 
 
 def overwritten_file(crawler: Crawler) -> str:
     """Return an existing file that a feed of this crawl would overwrite; empty if there is none."""
+    spider = crawler.spider
     for uri, options in crawler.settings.getdict("FEEDS").items():
         path = str(uri)
         # With its time a file is a new one.
         if not options.get("overwrite") or "%(time)" in path or "%(batch" in path:
             continue
         if "%" in path:
-            path = _name_of_feed(path, options, crawler)
+            # As Scrapy fills it: a function of the project may have other values.
+            values = {name: getattr(spider, name) for name in dir(spider)}
+            values |= {"time": "", "batch_time": "", "batch_id": 1}
+            if function := options.get("uri_params", crawler.settings["FEED_URI_PARAMS"]):
+                values = load_object(function)(values, spider) or values
+            path %= values
         if path.startswith("file://"):
             path = url2pathname(path.removeprefix("file://"))
         if "://" not in path and Path(path).is_file() and Path(path).stat().st_size:
             return path
     return ""
-
-
-def _name_of_feed(template: str, options: Mapping[str, Any], crawler: Crawler) -> str:
-    """Fill a name in FEEDS as Scrapy does: a function of the project may have other values."""
-    spider = crawler.spider
-    values = {name: getattr(spider, name) for name in dir(spider)}
-    values |= {"time": "", "batch_time": "", "batch_id": 1}
-    if function := options.get("uri_params", crawler.settings["FEED_URI_PARAMS"]):
-        values = load_object(function)(values, spider) or values
-    return template % values
 
 
 def check_jobdir(crawler: Crawler) -> None:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 FILL_S = 2.0
 """The server reads the whole filter for its fill."""
-MOST_HOSTS = 10
 LAST_PAGES_S = 30.0
 """A worker that is stopped gets this long for the pages it has in flight."""
 
@@ -213,7 +212,7 @@ class Job:
         """Note how the crawl stands; return how many processes take part in it."""
         now = record.look()
         self.state, self.waiting = now.state, now.waiting + now.taken
-        self.hosts = dict(sorted(now.by_host, key=lambda pair: -pair[1])[:MOST_HOSTS])
+        self.hosts = dict(sorted(now.by_host, key=lambda pair: -pair[1])[:10])
         return len(now.workers)
 
     def _read(self) -> None:

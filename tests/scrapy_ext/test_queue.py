@@ -12,8 +12,8 @@ from scrapy.crawler import Crawler
 
 from bloomlock.catalog import list_filters
 from bloomlock.errors import ConfigurationError, FilterLostError
-from scrapy_ext.crawl_state import Crawl, CrawlRecord, Push, keys_of
-from scrapy_ext.requests import RequestCodec
+from scrapy_ext.crawl_state import Crawl, CrawlRecord, keys_of
+from scrapy_ext.requests import Page, RequestCodec
 from scrapy_ext.settings import CrawlSettings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Worker:
             host, page, *priority = path.split("/")
             request = Request(f"http://{host}/{page}", priority=int((priority or [0])[0]))
             entry = b"" if is_here else CODEC.encode(request)
-            pushes.append(Push(request, path.encode(), mode, host, entry))
+            pushes.append(Page(request, host, path.encode(), mode, entry))
         return self.crawl.exchange(pushes, {"step": next(self._numbers), **what})
 
     def take(self, wanted: int = 99, **what: Any) -> list[str]:
@@ -233,7 +233,7 @@ def test_failed_requests_are_kept_and_put_back(server: Any, begin: Begin) -> Non
     assert (two.begun.what, two.take()) == ("resumed", ["a/2"])
     # The filter has stayed.
     assert two.step("a/1").pushed == [False]
-    two.crawl.exchange([Push(None, b"-", "f", "bad message", b"{")], {"step": 99})
+    two.crawl.exchange([Page(None, "bad message", b"-", "f", b"{")], {"step": 99})
     assert kept.failed() == [(b"{", "bad message")]
     assert kept.settle(retry=False) == 1
     assert kept.failed() == []
@@ -285,13 +285,13 @@ def test_a_crawl_or_a_filter_that_is_gone_is_noticed(server: Any, begin: Begin) 
 def test_what_cannot_be_read_stays_among_the_failed_in_the_next_crawl(begin: Begin) -> None:
     """It is kept once more there before the record of the crawl before goes."""
     one = begin(BLOOMLOCK_PERSIST=True)
-    one.crawl.exchange([Push(None, b"-", "f", "bad", b"old")], {"step": 50})
+    one.crawl.exchange([Page(None, "bad", b"-", "f", b"old")], {"step": 50})
     assert (one.idle(), one.idle()) == ("ended", "ended")
     one.crawl.close(finished=True)
     two = begin(BLOOMLOCK_PERSIST=True)
     assert two.begun.what == "begun"
     for entries in two.crawl.failed_before():
-        pushes = [Push(None, b"-", "f", "bad again", entry) for entry in entries]
+        pushes = [Page(None, "bad again", b"-", "f", entry) for entry in entries]
         two.crawl.exchange(pushes, {"step": 50})
     assert two.crawl.failed() == [(b"old", "bad again")]
 

@@ -10,7 +10,7 @@ import pytest
 from scrapy import FormRequest, Request, Spider
 from scrapy.http import JsonRequest
 
-from scrapy_ext.requests import RequestCodec, from_pickle, url_of
+from scrapy_ext.requests import PICKLE, RequestCodec, url_of
 
 
 class PageSpider(Spider):
@@ -122,4 +122,4 @@ def test_a_callback_that_is_gone_and_an_entry_of_scrapy_redis() -> None:
         with pytest.raises((ValueError, AttributeError)):
             codec.decode(wrong)
     theirs = pickle.dumps(CASES[1].to_dict(spider=SPIDER), protocol=-1)
-    assert same(codec.decode(from_pickle(theirs)), CASES[1])
+    assert same(codec.decode(PICKLE + theirs), CASES[1])
