@@ -7,7 +7,8 @@ is under way wait for it, and go out as one batch, by a task of its own. No time
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.effects import shorten_traceback
 from bloomlock.errors import (
@@ -23,7 +24,7 @@ from . import answers
 from .batches import outcome_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from bloomlock.effects import Core
 
@@ -33,100 +34,75 @@ CALLS_PER_BATCH = 512
 """Bounds how long the last caller of a batch waits for its first; and of a thousand callers half
 wake up, and call again, while the server works for the other half."""
 
-Call: TypeAlias = tuple[str | bytes, bool]
-"""A checked item, and whether the call adds it (else it tests it)."""
-Calls: TypeAlias = dict[asyncio.Future[bool], Call]
+
+class WaitingCall(NamedTuple):
+    """A call that adds a checked item, or tests it, and the future that its caller awaits."""
+
+    future: asyncio.Future[bool]
+    item: str | bytes
+    write: bool
 
 
 class CallBatch:
     """A batch of calls, answered as if they were carried out one after the other.
 
-    `outcomes` has for each call its answer or its error; None: nothing is known to have been sent
-    for it, it has to be carried out again. Of a batch that ran to its end one has an outcome.
+    It has no test of an item that an earlier call adds, so all tests can go before all adds. A call
+    that has no answer in the end was not sent, as far as is known, and is carried out again.
     """
 
-    def __init__(self, state: FilterState, calls: Sequence[Call]) -> None:
-        self.outcomes: list[bool | Exception | None] = [None] * len(calls)
+    def __init__(self, state: FilterState, calls: Sequence[WaitingCall]) -> None:
         self._state = state
         self._calls = calls
-        self._adds = [index for index, (_, write) in enumerate(calls) if write]
-        self._is_adding = False
+        self._sent_adds: Sequence[WaitingCall] = ()
 
     def run(self) -> Core[None]:
-        before, after = [], []
-        first_adds: dict[bytes, int] = {}
-        for index, (item, write) in enumerate(self._calls):
-            data = encode_item(item)
-            if write:
-                first_adds.setdefault(data, index)
-            elif data in first_adds:
-                after.append((index, first_adds[data]))
-            else:
-                before.append(index)
-        # A test of an item that no earlier call adds goes before all adds, so it sees no later one.
-        if before:
-            yield from self._call(before, write=False)
-        if self._adds:
-            self._is_adding = True
-            yield from self._call(self._adds, write=True)
-        # What an earlier call adds is there if that add succeeded.
-        for index, add in after:
-            if isinstance(self.outcomes[add], bool):
-                self.outcomes[index] = True
+        if tests := [call for call in self._calls if not call.write]:
+            yield from self._carry_out(tests, write=False)
+        if adds := [call for call in self._calls if call.write]:
+            self._sent_adds = adds
+            yield from self._carry_out(adds, write=True)
 
-    def fail(self, error: Exception) -> None:
-        self._settle(range(len(self._calls)), error)
+    def fail(self, error: Exception, calls: Sequence[WaitingCall] | None = None) -> None:
+        for call in _unanswered(self._calls if calls is None else calls):
+            call.future.set_exception(self._own(error))
 
     def give_up(self) -> None:
-        """Settle the adds of a batch that was stopped on its way: they may have happened."""
-        for index in self._left(self._adds) if self._is_adding else ():
-            self.outcomes[index] = self._state.on_unknown == "new" or OutcomeUnknownError(
-                f"an item was being added to filter {self._state.keys.name!r} together with others "
-                "when that was cancelled; the update may or may not have happened",
-                [None],
-            )
+        """Answer the adds of a batch that was stopped on its way: they may have happened."""
+        if self._state.on_unknown == "new":
+            _answer(self._sent_adds, [True] * len(self._sent_adds))
+        name = self._state.keys.name
+        error = OutcomeUnknownError(
+            f"an item was being added to filter {name!r} together with others when that was "
+            "cancelled; the update may or may not have happened"
+        )
+        self.fail(error, self._sent_adds)
 
-    def _call(self, indices: list[int], *, write: bool) -> Core[None]:
-        known: Sequence[bool | None]
-        failure: Exception | None = None
-        items = [self._calls[index][0] for index in indices]
+    def _carry_out(self, calls: Sequence[WaitingCall], *, write: bool) -> Core[None]:
         try:
-            if len(items) == 1:
-                one = answers.add if write else answers.exists
-                known = [(yield from one(self._state, items[0]))]
-            else:
-                many = answers.add_many if write else answers.exists_many
-                known = yield from many(self._state, items)
-        except Exception as error:  # noqa: BLE001 - it is the callers'
-            failure = error
-            known = error.results if isinstance(error, PartialResultError) else ()
-        # An error knows the answers of the first items only.
-        for index, answer in zip(indices, known, strict=False):
-            self.outcomes[index] = answer
-        if isinstance(failure, CapacityError):
-            yield from self._refuse(failure)
-        elif failure is not None:
+            _answer(calls, (yield from self._ask(calls, write=write)))
+        except CapacityError as error:
+            _answer(calls, error.results)
+            yield from self._refuse(_unanswered(calls), error)
+        except PartialResultError as error:
             # What comes after the known answers was not sent, and goes with the next batch.
-            self._settle(indices[: len(known)] if known else indices, failure)
+            _answer(calls, error.results)
+            self.fail(error, calls[: len(error.results)] or calls)
 
-    def _refuse(self, error: CapacityError) -> Core[None]:
+    def _ask(self, calls: Sequence[WaitingCall], *, write: bool) -> Core[Sequence[bool]]:
+        items = [call.item for call in calls]
+        if len(items) == 1:
+            one = answers.add if write else answers.exists
+            return [(yield from one(self._state, items[0]))]
+        many = answers.add_many if write else answers.exists_many
+        return (yield from many(self._state, items))
+
+    def _refuse(self, calls: Sequence[WaitingCall], error: CapacityError) -> Core[None]:
         """Accept seen items and refuse new ones in a full filter, as an add of each alone does."""
-        left = self._left(self._adds)
-        yield from self._call(left, write=False)
-        for index in left:
-            if self.outcomes[index] is True:
-                self.outcomes[index] = False
-            elif self.outcomes[index] is False:
-                # If the filter was cleared in between, the item may be added after all.
-                is_full = self._state.fill.refusing
-                self.outcomes[index] = self._own(error) if is_full else None
-
-    def _settle(self, indices: Sequence[int], error: Exception) -> None:
-        for index in self._left(indices):
-            self.outcomes[index] = self._own(error)
-
-    def _left(self, indices: Sequence[int]) -> list[int]:
-        return [index for index in indices if self.outcomes[index] is None]
+        seen = yield from self._ask(calls, write=False)
+        _answer(calls, [False if is_seen else None for is_seen in seen])
+        # If the filter was cleared in between, it may take the others after all.
+        if self._state.fill.refusing:
+            self.fail(error, calls)
 
     def _own(self, error: Exception) -> Exception:
         """Return the error as the call of one item raises it, for one caller alone.
@@ -162,17 +138,16 @@ class Coalescer:
         # Whether a call or a batch is under way, or about to be.
         self._busy = False
         self._closed = False
-        self._waiting: Calls = {}
-        self._under_way: Calls = {}
+        self._waiting: deque[WaitingCall] = deque()
+        self._under_way: set[asyncio.Future[bool]] = set()
         self._task: asyncio.Task[None] | None = None
 
     async def call(self, item: str | bytes, *, write: bool) -> bool:
-        step = answers.add if write else answers.exists
-        answer: bool
         if not self._busy and not self._locks:
             self._busy = True
             try:
-                answer = await self._run(step(self._state, item))
+                step = answers.add if write else answers.exists
+                answer: bool = await self._run(step(self._state, item))
             finally:
                 self._go_on()
             return answer
@@ -180,7 +155,8 @@ class Coalescer:
         data = encode_item(item)
         future: asyncio.Future[bool] = self.loop.create_future()
         # A near-cache knows items as they were given.
-        self._waiting[future] = (data if self._state.caching is None else item, write)
+        asked = data if self._state.caching is None else item
+        self._waiting.append(WaitingCall(future, asked, write))
         if not self._busy:
             self._go_on()
         try:
@@ -191,84 +167,80 @@ class Coalescer:
 
     def close(self) -> None:
         self._closed = True
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting:
-            if not future.done():
-                future.set_exception(
-                    BloomlockError(
-                        f"filter {self._state.keys.name!r} was closed while this call waited for "
-                        "those before it; nothing was sent for it"
-                    )
+        for call in _unanswered(self._waiting):
+            call.future.set_exception(
+                BloomlockError(
+                    f"filter {self._state.keys.name!r} was closed while this call waited for those "
+                    "before it; nothing was sent for it"
                 )
+            )
+        self._waiting.clear()
 
     def _leave(self, future: asyncio.Future[bool]) -> None:
-        if future.done() and not future.cancelled():
+        if not future.cancelled():
             # Answered at the same moment; asyncio logs errors that are not looked at.
             future.exception()
-        elif self._waiting.pop(future, None) is None:
-            known = self._under_way.pop(future, None) is not None
-            if known and not self._under_way and self._task is not None and not self._locks:
+        elif future in self._under_way:
+            self._under_way.remove(future)
+            if not self._under_way and self._task is not None and not self._locks:
                 # The batch has no callers left; a server that hangs must not hold up the next.
                 self._task.cancel()
 
     def _go_on(self) -> None:
-        """Start a batch if calls wait; what was under way is over."""
+        """Start a task for the calls that wait; what was under way is over."""
         self._busy = bool(self._waiting) and not self.loop.is_closed()
         if self._busy:
             self._task = self.loop.create_task(self._carry_out_batches())
-            # The loop keeps weak references to tasks only. A cancelled task may never have begun,
-            # so this is no `finally` in it.
-            _TASKS.add(self._task)
-            self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        _TASKS.discard(task)
-        self._task = None
-        self._go_on()
+            # A cancelled task may never have begun, so this is no `finally` in it.
+            self._task.add_done_callback(lambda _: self._go_on())
 
     async def _carry_out_batches(self) -> None:
         while self._waiting:
-            # Some may have been cancelled just now, and not have come to leave by themselves.
-            waiting = [one for one in self._waiting.items() if not one[0].done()]
-            calls = waiting[:CALLS_PER_BATCH]
-            self._under_way, self._waiting = dict(calls), dict(waiting[CALLS_PER_BATCH:])
-            batch = CallBatch(self._state, [call for _, call in calls])
+            if self._closed:
+                self.close()
+                return
+            calls = self._take_batch()
+            batch = CallBatch(self._state, calls)
+            self._under_way = {call.future for call in calls}
             try:
                 await self._run(batch.run())
             except Exception as error:  # noqa: BLE001 - the callers', like those handed out
                 batch.fail(error)
             except BaseException:
-                batch.give_up()
-                self._hand_out(calls, batch)
+                if not self.loop.is_closed():
+                    batch.give_up()
                 raise
             finally:
-                self._under_way = {}
-            if self._waiting and all(isinstance(one, bool) for one in batch.outcomes):
-                # The next batch is on its way when the callers of this one wake up.
-                self.loop.call_soon(self._hand_out, calls, batch)
-                continue
-            self._hand_out(calls, batch)
-            # Those who were answered come back first, so that their next calls go out together.
-            await asyncio.sleep(0)
+                self._under_way = set()
+                # Before all that came later.
+                self._waiting.extendleft(reversed(_unanswered(calls)))
+            if not self._waiting:
+                # Those who were answered come back first, so that their next calls go out together.
+                await asyncio.sleep(0)
 
-    def _hand_out(self, calls: list[tuple[asyncio.Future[bool], Call]], batch: CallBatch) -> None:
-        if self.loop.is_closed():
-            return
-        again = {}
-        for (future, call), outcome in zip(calls, batch.outcomes, strict=True):
-            if future.done():
-                continue
-            if isinstance(outcome, bool):
-                future.set_result(outcome)
-            elif outcome is None:
-                again[future] = call
-            else:
-                future.set_exception(outcome)
-        if again:
-            # Before all that came later.
-            self._waiting = again | self._waiting
-            if self._closed:
-                self.close()
+    def _take_batch(self) -> list[WaitingCall]:
+        """Take the first calls but for those that were cancelled, up to a test of an added item."""
+        calls: list[WaitingCall] = []
+        added: set[bytes] = set()
+        while self._waiting and len(calls) < CALLS_PER_BATCH:
+            call = self._waiting[0]
+            data = encode_item(call.item)
+            if call.write:
+                added.add(data)
+            elif data in added:
+                break
+            self._waiting.popleft()
+            if not call.future.done():
+                calls.append(call)
+        return calls
 
 
-_TASKS: set[asyncio.Task[Any]] = set()
+def _answer(calls: Sequence[WaitingCall], known: Sequence[bool | None]) -> None:
+    # An error knows the answers of the first items only.
+    for call, answer in zip(calls, known, strict=False):
+        if answer is not None and not call.future.done():
+            call.future.set_result(answer)
+
+
+def _unanswered(calls: Iterable[WaitingCall]) -> list[WaitingCall]:
+    return [call for call in calls if not call.future.done()]

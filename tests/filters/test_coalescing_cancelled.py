@@ -15,7 +15,6 @@ from proxy import Proxy
 
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.errors import BloomlockError, OutcomeUnknownError
-from bloomlock.filters import coalescing
 from bloomlock.runtime._async.driver import AsyncDriver
 from bloomlock.runtime._async.exchange import MOST_AT_ONCE
 
@@ -65,7 +64,6 @@ async def settled(client, made):
     assert not made._calls()._waiting
     assert not made._calls()._under_way
     assert AsyncDriver.of(client)._bounds[""]._value == MOST_AT_ONCE
-    assert not coalescing._TASKS
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
@@ -26,7 +27,7 @@ from flat_options import given
 
 from bloomlock import BloomFilter
 from bloomlock.errors import FilterLostError
-from bloomlock.filters.coalescing import CallBatch
+from bloomlock.filters.coalescing import CallBatch, WaitingCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -295,14 +296,12 @@ def _operation(made: BloomFilter, kind: str) -> Operation:
 
 
 def _coalesced(made: BloomFilter) -> Generator[Any, Any, Any]:
-    """Ask for the item, add it twice and ask again in one batch of calls; return what was added."""
-    batch = CallBatch(made._state, [(ITEM, write) for write in (False, True, True, False)])
-    yield from batch.run()
-    _, first, second, after = batch.outcomes
-    if isinstance(first, Exception):
-        raise first
-    assert (second, after) == (False, True), "of two adds one is new, and then it is there"
-    return first
+    """Add the item twice and ask for it in one batch of calls; return what was added."""
+    calls = [WaitingCall(Future(), ITEM, write) for write in (True, True, False)]
+    yield from CallBatch(made._state, calls).run()
+    first, second, _ = (call.future for call in calls)
+    assert first.exception(0) is not None or not second.result(), "of two adds one is new"
+    return first.result()
 
 
 def after_in_a_set(one: Done, now: str, *, refresh: bool = False) -> list[str]:
