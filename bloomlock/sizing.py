@@ -7,6 +7,7 @@ A. Broder, M. Mitzenmacher, "Network applications of Bloom filters: a survey", I
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Literal, cast, get_args
@@ -25,8 +26,8 @@ MAX_SHARD_BITS = 2**32 - FIRST_BIT
 """A Redis string holds at most 512 MiB (https://redis.io/docs/latest/commands/setbit/)."""
 
 MAX_SHARDS = 2**12
-MAX_NATIVE_ITEMS = 2**30
-"""Items that one key of the server's own filter may be made for."""
+USUAL_NATIVE_ITEMS, MAX_NATIVE_ITEMS = 2**29, 2**30
+"""Items that one key of the server's own filter is, and may be, made for."""
 MAX_CAPACITY = 10**15
 """More than the largest shards hold at any rate."""
 
@@ -188,15 +189,10 @@ def _bits_that_keep(capacity: int, error_rate: float, num_hashes: int, *, seeded
         rate = small_filter_rate(capacity, bits, num_hashes, seeded=seeded)
         return rate <= RATE_TOLERANCE * error_rate
 
-    low = high = max(bits_needed(capacity, error_rate, num_hashes), MIN_SHARD_BITS)
-    if is_enough(low):
-        return low
-    while not is_enough(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    least = max(bits_needed(capacity, error_rate, num_hashes), MIN_SHARD_BITS)
+    if is_enough(least):
+        return least
+    return least + bisect_left(range(least, MAX_SHARD_BITS), True, key=is_enough)
 
 
 def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
@@ -233,21 +229,15 @@ def size_for(
 ) -> Size:
     """Return the smallest filter that holds `capacity` items at `error_rate`.
 
-    Without `shards` it has as many as keep a shard within `usual_bits`, or 4096.
+    Without `shards` it has as many as keep a shard about `usual_bits` long, or 4096.
     """
     k = num_hashes or best_num_hashes(error_rate)
-    least = -(-bits_needed(capacity, error_rate, k) // MAX_SHARD_BITS)
-    # More than the plain division gives may be needed, for the uneven spread over shards.
-    for count in range(least, MAX_SHARDS + 1) if shards is None else (shards,):
-        items = shard_capacity(capacity, count)
-        bits = max(bits_needed(items, error_rate, k), MIN_SHARD_BITS)
-        if bits <= MAX_SHARD_BITS:
-            size = Size(_bits_that_keep(items, error_rate, k, seeded=seeded), k, count)
-            usual = min(MAX_SHARDS, -(-size.num_bits // usual_bits))
-            if shards is not None or usual <= count:
-                return size
-            return size_for(capacity, error_rate, num_hashes=k, shards=usual, seeded=seeded)
-    raise too_large(capacity, error_rate, bits_needed(capacity, error_rate, k), shards)
+    all_bits = bits_needed(capacity, error_rate, k)
+    count = shards or min(MAX_SHARDS, -(-all_bits // usual_bits))
+    items = shard_capacity(capacity, count)
+    if bits_needed(items, error_rate, k) > MAX_SHARD_BITS:
+        raise too_large(capacity, error_rate, all_bits, shards)
+    return Size(_bits_that_keep(items, error_rate, k, seeded=seeded), k, count)
 
 
 def native_size_for(capacity: int, error_rate: float, shards: int | None = None) -> Size:
@@ -255,15 +245,15 @@ def native_size_for(capacity: int, error_rate: float, shards: int | None = None)
     # RedisBloom makes a filter that can grow for half of the error rate, because each part that it
     # grows by is made for half the rate of the part before, and all together must keep it.
     bits_per_item = -math.log(error_rate / 2) / math.log(2) ** 2
-    for count in range(1, MAX_SHARDS + 1) if shards is None else (shards,):
-        items = shard_capacity(capacity, count)
-        if items <= MAX_NATIVE_ITEMS:
-            hashes = math.ceil(math.log(2) * bits_per_item)
-            return Size(math.ceil(items * bits_per_item), hashes, count)
-    raise ConfigurationError(
-        f"capacity is {capacity}: with strategy='native' one shard may hold 2^30 items, and "
-        f"{shards or MAX_SHARDS} of them not as many"
-    )
+    count = shards or min(MAX_SHARDS, -(-capacity // USUAL_NATIVE_ITEMS))
+    items = shard_capacity(capacity, count)
+    if items > MAX_NATIVE_ITEMS:
+        raise ConfigurationError(
+            f"capacity is {capacity}: with strategy='native' one shard may hold 2^30 items, and "
+            f"{count} of them not as many"
+        )
+    hashes = math.ceil(math.log(2) * bits_per_item)
+    return Size(math.ceil(items * bits_per_item), hashes, count)
 
 
 def too_large(
@@ -298,9 +288,7 @@ def estimate_count(bits_set: float, num_bits: int, num_hashes: float) -> float:
 def estimate_deviation(capacity: float, num_bits: int, num_hashes: int, sampled_bits: int) -> float:
     """Return the standard deviation of `estimate_count` for a filter at its capacity."""
     # Var(X) = s e^-c (1 - (1 + c s/m) e^-c) with c = kn/m for the set ones of s of the m bits,
-    # times (m/s dn/dX)^2.
+    # times (m/s dn/dX)^2 = (m/s e^c/k)^2.
     c = num_hashes * capacity / num_bits
-    clear = math.exp(-c)
-    variance = num_bits * clear * (1 - (1 + c * sampled_bits / num_bits) * clear)
-    slope = 1 / (num_hashes * clear)
-    return slope * math.sqrt(max(variance, 0.0) * num_bits / sampled_bits)
+    variance = (math.expm1(c) - c * sampled_bits / num_bits) / sampled_bits
+    return num_bits / num_hashes * math.sqrt(max(variance, 0.0))

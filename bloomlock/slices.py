@@ -186,19 +186,19 @@ class Ring:
         seeded: bool = False,
     ) -> tuple[Size, tuple[Slice, ...]]:
         """Return the size of a slice, and all slices; without `shards` none is above a MiB."""
-        items, rate, ring = (
-            -(-capacity // self.slices),
-            self.slice_rate(error_rate),
-            self.slices + 1,
+        items, rate = -(-capacity // self.slices), self.slice_rate(error_rate)
+        ring = self.slices + 1
+        size = sizing.size_for(
+            items,
+            rate,
+            num_hashes=num_hashes,
+            shards=shards,
+            seeded=seeded,
+            usual_bits=min(USUAL_SLICE_BITS, USUAL_SHARD_BITS // ring),
         )
-        bits = sizing.bits_needed(items, rate, num_hashes)
-        if shards is None:
-            usual = min(USUAL_SLICE_BITS, USUAL_SHARD_BITS // ring)
-            shards = min(MAX_SHARDS, max(1, -(-bits // usual)))
-        size = sizing.size_for(items, rate, num_hashes=num_hashes, shards=shards, seeded=seeded)
-        room, each = math.ceil(items / shards), 8 * ((size.shard_bits + 7) // 8)
+        room, each = math.ceil(items / size.shards), 8 * ((size.shard_bits + 7) // 8)
         if ring * each > MAX_SHARD_BITS:
-            raise sizing.too_large(capacity, error_rate, ring * bits, shards)
+            raise sizing.too_large(capacity, error_rate, ring * size.num_bits, shards)
         return size, tuple(
             Slice(FIRST_BIT + number * each, size.shard_bits, num_hashes, rate, items, room)
             for number in range(ring)
