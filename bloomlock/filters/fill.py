@@ -14,7 +14,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.commands import Script, in_parallel
 from bloomlock.descriptor import HEADER_BYTES
@@ -42,16 +42,15 @@ SAMPLE_BYTES = 256 * 1024
 """Counted in about 25 microseconds; the number of items is exact within 0.2 %."""
 NEARLY_FULL = 0.9
 FEWEST_BETWEEN_LOOKS = 8
+RISES = "the false-positive rate rises quickly"
 SHARES = 64
 """Clients that may add to one filter with `on_full="raise"` and keep its capacity together."""
 
 FRESH_SECONDS = 1.0
 """How long a client goes by one look; others may have filled the filter since."""
 
-SHARDS_AT_A_LOOK = 64
-MOST_DEVIATION = 0.01
-"""Part of the capacity by which an estimate near the capacity may be wrong, if more shards would
-make it better."""
+ITEMS_AT_A_LOOK, SHARDS_AT_A_LOOK = 10_000, 64
+"""Shards that hold so many items speak for all: an estimate by them is wrong by about 1 %."""
 
 FINEST = 1024
 """A client looks at a slice again after this part of it at the earliest."""
@@ -68,16 +67,14 @@ class FillWatch(LockOwner):
     clock no other client adds, so what was seen once stays true.
     """
 
-    def __init__(
-        self, name: str, *, refuse: bool, clock: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, name: str, *, refuse: bool, clock: Callable[[], float] = float) -> None:
         super().__init__()
         self.refuse = refuse
-        self.full = False
         # Whether an add must be refused as things were when last looked at.
         self.refusing = False
         self._name = name
-        self._clock = clock if refuse else None
+        # float() is 0.0, a clock that stands still.
+        self._clock = clock if refuse else float
         self._until_look = 0
         self._stale_at = math.inf
         self._samples = 0
@@ -86,7 +83,7 @@ class FillWatch(LockOwner):
     @property
     def until_look(self) -> int:
         """New items after which this process looks again; 0: it should look now."""
-        return 0 if self._is_stale() else max(0, self._until_look)
+        return 0 if self._clock() >= self._stale_at else max(0, self._until_look)
 
     def why_refusing(self, descriptor: Descriptor) -> str:
         return (
@@ -102,17 +99,11 @@ class FillWatch(LockOwner):
         """Note that this process added `count` new items; return whether it is time to look."""
         with self._lock:
             self._until_look -= count
-            if self._until_look > 0 and not self._is_stale():
+            if self.until_look:
                 return False
             # One look serves all threads; the next is not far, should this one fail.
             self._until_look = 1 if self.refuse else FEWEST_BETWEEN_LOOKS
             return True
-
-    def _now(self) -> float:
-        return self._clock() if self._clock is not None else 0.0
-
-    def _is_stale(self) -> bool:
-        return self._clock is not None and self._clock() >= self._stale_at
 
     def look_after_add(self, view: View) -> Core[None]:
         """Look; a look that fails is no failure of the add, and the next one comes soon."""
@@ -124,20 +115,17 @@ class FillWatch(LockOwner):
 
     def look(self, view: View) -> Core[None]:
         """Estimate the fill from parts of the bitmap. Cost: one round trip, more with a window."""
-        began, descriptor, shards = self._now(), view.descriptor, view.shards
-        beyond, deviation = "the false-positive rate rises quickly", 0.0
+        shards: Sequence[Shard] = view.shards
+        began, descriptor = self._clock(), view.descriptor
+        beyond, deviation = RISES, 0.0
         if view.kind.is_counted:
             beyond = "the filter takes more memory"
-        elif (window := descriptor.window) is not None:
-            # One shard is like the others.
-            shards, deviation = self._some(view, 1), 0.05 * descriptor.capacity
-            beyond += f" (each of the {window.slices} slices of the window takes an even share)"
         else:
-            # One is enough where it holds ten thousand items.
-            most = min(len(shards), SHARDS_AT_A_LOOK)
-            bound = MOST_DEVIATION * descriptor.capacity
-            few = next((n for n in range(1, most) if _deviation(descriptor, n) <= bound), most)
-            shards, deviation = self._some(view, few), _deviation(descriptor, few)
+            shards = self._some(view, -(-ITEMS_AT_A_LOOK * len(shards) // descriptor.capacity))
+            deviation = _deviation(descriptor, len(shards))
+        if (window := descriptor.window) is not None:
+            deviation = 0.05 * descriptor.capacity
+            beyond += f" (each of the {window.slices} slices of the window takes an even share)"
         counted = yield from view.kind.count(descriptor, shards, SAMPLE_BYTES)
         if counted is None:
             self._until_look = 1
@@ -148,32 +136,29 @@ class FillWatch(LockOwner):
         self.judge(descriptor.capacity, count, deviation, beyond)
         self._stale_at = began + FRESH_SECONDS
 
-    def _some(self, view: View, count: int) -> tuple[Shard, ...]:
-        """Return some of the shards, others each time."""
+    def _some(self, view: View, count: int = SHARDS_AT_A_LOOK) -> Sequence[Shard]:
+        """Return some of the shards, others each time; all are about as full."""
+        count = min(count, SHARDS_AT_A_LOOK, len(view.shards))
         first = self._samples % len(view.shards)
         self._samples += count
         return (*view.shards, *view.shards)[first : first + count]
 
     def judge(
-        self,
-        capacity: int,
-        count: float,
-        deviation: float = 0.0,
-        beyond: str = "the false-positive rate rises quickly",
+        self, capacity: int, count: float, deviation: float = 0.0, beyond: str = RISES
     ) -> None:
         # Four deviations, so that the last items of a filter filled exactly to capacity still fit.
         free = capacity + 4 * deviation - count
-        self.full = free < 0
-        self.refusing = self.full and self.refuse
+        self.refusing = self.refuse and free < 0
         if self.refuse:
             self._until_look = max(1, int(free) // SHARES)
+            beyond = "new items are refused"
         else:
             self._until_look = max(FEWEST_BETWEEN_LOOKS, int(capacity - count) // 16)
-        self._say(count / capacity, capacity, "new items are refused" if self.refuse else beyond)
+        self._say(count / capacity, capacity, beyond, is_full=free < 0)
 
-    def _say(self, ratio: float, capacity: int, beyond: str) -> None:
+    def _say(self, ratio: float, capacity: int, beyond: str, *, is_full: bool) -> None:
         level = NEARLY_FULL if ratio >= NEARLY_FULL else 0.0
-        if self.full:  # again at 2, 4, 8 times the capacity
+        if is_full:  # again at 2, 4, 8 times the capacity
             level = 2.0 ** int(math.log2(min(max(ratio, 1.0), 2**20)))
         with self._lock:
             said, self._said = self._said, max(level, self._said)
@@ -181,15 +166,11 @@ class FillWatch(LockOwner):
             logger.warning(
                 "filter %r is %s: about %d %% of its capacity of %d items; beyond it %s",
                 self._name,
-                "full" if self.full else "nearly full",
+                "full" if is_full else "nearly full",
                 round(100 * ratio),
                 capacity,
                 beyond,
             )
-
-
-def _sampled(descriptor: Descriptor) -> int:
-    return min(SAMPLE_BYTES * 8, descriptor.size.shard_bits)
 
 
 def _deviation(descriptor: Descriptor, counted: int) -> float:
@@ -198,12 +179,11 @@ def _deviation(descriptor: Descriptor, counted: int) -> float:
     Two independent parts: how the items of these shards set bits, and how many of all items the
     hash sends to these shards, which is binomial.
     """
-    size, shards = descriptor.size, descriptor.size.shards
-    capacity, sampled = descriptor.capacity, _sampled(descriptor)
-    within = estimate_deviation(
-        capacity * counted / shards, size.shard_bits * counted, size.num_hashes, sampled * counted
-    )
-    return math.hypot(within * shards / counted, math.sqrt(capacity * (shards / counted - 1)))
+    size, part = descriptor.size, counted / descriptor.size.shards
+    items, bits = part * descriptor.capacity, counted * size.shard_bits
+    sampled = min(counted * SAMPLE_BYTES * 8, bits)
+    within = estimate_deviation(items, bits, size.num_hashes, sampled)
+    return math.hypot(within, math.sqrt(items * (1 - part))) / part
 
 
 class _Looked(NamedTuple):
@@ -237,13 +217,10 @@ class GrowthWatch(FillWatch):
 
     def look(self, view: View) -> Core[None]:
         """Look at the newest slices, and grow. Cost: two round trips; three more for a slice."""
-        shards: Sequence[Shard] = view.shards
-        if len(shards) > SHARDS_AT_A_LOOK:
-            # All are about as full.
-            shards = self._some(view, SHARDS_AT_A_LOOK)
+        shards = self._some(view)
         self._no_room = None
         while True:
-            began = self._now()
+            began = self._clock()
             found = yield from in_parallel([self._look_at(view, shard) for shard in shards])
             looked = [one for one in found if one is not None]
             if len(looked) < len(found):
@@ -272,31 +249,27 @@ class GrowthWatch(FillWatch):
 
     def _grow(self, view: View, full: Sequence[_Looked]) -> Core[bool]:
         """Add a slice to each of some shards; False if the server has not the memory."""
-        most = max(one.slices for one in full)
-        slice_bytes = view.descriptor.slices[most].size
+        most, descriptor = max(one.slices for one in full), view.descriptor
+        header = view.header.to_bytes(HEADER_BYTES, "big")
+        calls = [
+            ([one.shard.key], (header, one.slices, descriptor.string_bytes(one.slices + 1) - 1))
+            for one in full
+        ]
         try:
-            yield from check_room(self._keys, view.descriptor, slice_bytes)
-        except ConfigurationError as error:
+            yield from check_room(self._keys, descriptor, descriptor.slices[most].size)
+            grown = [_GROW.call([call], repeatable=True) for call in calls]
+            for one, (reply,) in zip(full, (yield from in_parallel(grown)), strict=True):
+                if isinstance(reply, ConnectionLost):
+                    raise reply.cause from None
+                if isinstance(reply, Exception):
+                    raise reply
+                _, *count = reply
+                if count:
+                    one.shard.slices.learn(*count)
+        except (ConfigurationError, ResponseError) as error:
             self._no_room = str(error)
             logger.warning("filter %r cannot grow: %s", self._name, error)
             return False
-        header = view.header.to_bytes(HEADER_BYTES, "big")
-        lengths = [view.descriptor.string_bytes(one.slices + 1) - 1 for one in full]
-        calls = [
-            ([one.shard.key], (header, one.slices, length))
-            for one, length in zip(full, lengths, strict=True)
-        ]
-        replies = yield from in_parallel([_GROW.call([call], repeatable=True) for call in calls])
-        for one, (reply,) in zip(full, replies, strict=True):
-            if isinstance(reply, ConnectionLost):
-                raise reply.cause from None
-            if isinstance(reply, Exception):
-                self._no_room = str(reply)
-                logger.warning("filter %r cannot grow: %s", self._name, reply)
-                return False
-            _, *count = reply
-            if count:
-                one.shard.slices.learn(*count)
         logger.info(
             "filter %r has grown: %d shards have %d slices", self._name, len(full), most + 1
         )
@@ -307,9 +280,10 @@ class GrowthWatch(FillWatch):
         least = min(looked, key=lambda one: one.left)
         free = count * max(0.0, least.left)
         self._until_look = max(1, int(free) // SHARES, int(count * least.items) // FINEST)
-        self.full = self.refusing = least.left <= 0
+        self.refusing = least.left <= 0
         if least.slices == len(slices):
             most = view.descriptor.most_items
             before = most - slices[-1].capacity
             ratio = least.items / (least.items + least.left)
-            self._say((before + ratio * slices[-1].capacity) / most, most, "no new items are added")
+            ratio = (before + ratio * slices[-1].capacity) / most
+            self._say(ratio, most, "no new items are added", is_full=self.refusing)

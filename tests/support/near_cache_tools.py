@@ -19,7 +19,7 @@ class Clock:
     def of(self, made):
         """Let an object have this clock; return it."""
         made._state.near_clock = self
-        made._state.forget()
+        made._state.drop_cached()
         return made
 
 
