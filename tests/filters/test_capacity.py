@@ -78,6 +78,18 @@ def test_what_it_costs_to_keep_the_capacity(r, valkey):
         assert len(made) == pytest.approx(2001, abs=20)
 
 
+def test_an_add_a_second_later_looks_whether_others_have_filled_it(r):
+    made, now = BloomFilter("x", 1000, 1e-6, client=r, on_full="raise"), [0.0]
+    made._state.fill._clock = lambda: now[0]
+    made.reattach()
+    BloomFilter("x", 1000, 1e-6, client=r).update(map(str, range(1500)))
+    assert made.add("at once")
+    now[0] += 1
+    assert made.add("finds it full")
+    with pytest.raises(CapacityError):
+        made.add("new")
+
+
 def test_a_filter_cleared_by_another_is_no_longer_full(r):
     made = BloomFilter("x", 1000, 1e-6, client=r, on_full="raise", on_lost="recreate")
     made.update(map(str, range(900)))
