@@ -11,14 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _find_clock() -> Callable[[], float]:
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+boot_clock: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
     # macOS: its monotonic clock stops in suspend, and Python has no other one there.
-    return time.monotonic
-
-
-boot_clock = _find_clock()
+    else time.monotonic
+)
 """Seconds since the machine started, suspended or not."""
 
 async_sleep, sleep = asyncio.sleep, time.sleep

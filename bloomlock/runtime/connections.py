@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -13,10 +12,9 @@ import redis.asyncio.sentinel
 import redis.connection
 import redis.sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from .background import finish, keep
+from .background import finish
 from .redispy import SHORTEST_READ_S, async_close_quietly, has_input
 
 if TYPE_CHECKING:
@@ -80,11 +78,16 @@ def may_keep_one(pool: Source | None) -> bool:
     )
 
 
+def idle_of(pool: Source | None) -> list[Idle]:
+    """Return the list of the connections that are kept out of a pool, which are one or none.
+
+    It stays with the pool: a runtime that is not closed leaves its connection to the next one.
+    """
+    idle: list[Idle] = [] if pool is None else pool.__dict__.setdefault("bloomlock_idle", [])
+    return idle
+
+
 def get_connection(pool: Source) -> Connection:
-    with contextlib.suppress(IndexError):
-        while True:
-            left, connection = _LEFT.pop()
-            left.release(connection)
     try:
         return pool.get_connection()
     except Exception:
@@ -147,32 +150,3 @@ async def async_open_connection(source: Source) -> Connection:
     connection = source.connection_class(**source.connection_kwargs)
     await connection.connect()
     return connection
-
-
-def release_at_end(pool: Source, idle: list[Idle]) -> None:
-    # A runtime ends at any moment, also in the middle of redis-py's own work on the pool; one that
-    # is being closed fails if a connection comes back. The next request gives it back then.
-    is_owned = getattr(getattr(pool, "_lock", None), "_is_owned", None)
-    for connection, _, _ in idle:
-        if is_owned is not None and is_owned():
-            _LEFT.append((pool, connection))
-        else:
-            pool.release(connection)
-
-
-_LEFT: list[tuple[Source, Connection]] = []
-
-
-def async_release_at_end(pool: Source, idle: list[Idle]) -> None:
-    for connection, loop, _ in idle:
-        # A loop that is closed has closed it.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_begin_release, loop, pool, connection)
-
-
-def _begin_release(loop: asyncio.AbstractEventLoop, pool: Source, connection: Connection) -> None:
-    async def release_quietly() -> None:
-        with contextlib.suppress(RedisError, OSError):
-            await async_release(pool, connection)
-
-    keep(loop.create_task(release_quietly()))

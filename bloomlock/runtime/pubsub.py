@@ -61,7 +61,6 @@ class Listener:
         self.pool = pool
         self._idle = idle
         self.connection: Any = None
-        self._timeout: float | None = None
         self._read = redispy.reply_reader(pool)
         self._pid = os.getpid()
 
@@ -73,7 +72,7 @@ class Listener:
         except BaseException:
             redispy.close_quietly(connection)
             raise
-        self.connection, self._timeout = connection, None
+        self.connection = connection
 
     def is_open(self) -> bool:
         return self.connection is not None and self._pid == os.getpid()
@@ -86,9 +85,7 @@ class Listener:
                 self.connect(seconds)
                 return None
             while True:
-                if seconds != self._timeout:
-                    self._timeout = seconds
-                    redispy.set_read_timeout(self.connection, max(seconds, redispy.SHORTEST_READ_S))
+                redispy.set_read_timeout(self.connection, max(seconds, redispy.SHORTEST_READ_S))
                 try:
                     message = self._read(self.connection)
                 except RedisTimeoutError:

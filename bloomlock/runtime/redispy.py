@@ -318,13 +318,7 @@ async def async_read_push(connection: Connection, seconds: float | None = None) 
 async def async_send(connection: Connection, *data: bytes | memoryview) -> None:
     writer = connection._writer if _is_direct(connection) else None  # noqa: SLF001
     if writer is None or writer.transport.is_closing():
-        task = asyncio.current_task()
-        cancelled = task.cancelling() if task else 0
         await connection.send_packed_command(data)
-        if task is not None and task.cancelling() > cancelled:
-            # redis-py sends by asyncio.wait_for. Before Python 3.12 that swallows a cancellation
-            # that comes just as the bytes are written.
-            raise asyncio.CancelledError
         return
     writer.writelines(data)
     if not writer.transport.get_write_buffer_size():

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import threading
 import time
-import weakref
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bloomlock.effects import Command, Core, Pipeline, Replies, Step
-    from bloomlock.runtime.connections import Idle, Source
+    from bloomlock.runtime.connections import Source
 
 T = TypeVar("T")
 ROLE_SECONDS = 1.0
@@ -67,11 +66,8 @@ class AsyncExchange:
         self.is_cluster = self._cluster is not None
         pool = connections.own_pool(client)
         self._pool: Any = pool if connections.may_keep_one(pool) else None
-        self._idle: list[Idle] = []
+        self._idle = connections.idle_of(self._pool)
         self._release_at = time.monotonic() + KEPT_SECONDS
-        # The pool counts the connection as used; it must not do so for ever.
-        release = connections.async_release_at_end
-        weakref.finalize(self, release, self._pool, self._idle).atexit = False
         self._read_reply = redispy.async_reply_reader(pool)
         # A cluster's replicas answer MOVED.
         self._asks_role = self._cluster is None
