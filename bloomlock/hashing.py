@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -121,6 +122,16 @@ class Hasher:
             (Hasher(bits, hashes, shards, key=key), first - FIRST_BIT)
             for first, bits, hashes in further
         ]
+
+    def of_identities(self) -> Hasher:
+        """Return one without seeds that takes the identities of items in place of the items."""
+        made = copy(self)
+        made.identify, made.compiled = bytes, None
+        made._digest = bytes  # noqa: SLF001 - its own class
+        made._further = [  # noqa: SLF001
+            (part.of_identities(), shift) for part, shift in self._further
+        ]
+        return made
 
     def locate(self, data: bytes) -> tuple[int, list[int]]:
         """Return the shard and the k bit offsets of one encoded item.

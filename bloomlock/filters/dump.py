@@ -25,12 +25,21 @@ from bloomlock.descriptor import (
 )
 from bloomlock.descriptor import IMPORT as IMPORTED
 from bloomlock.effects import Call, ConnectionLost
+from bloomlock.hash_keys import DIGEST_BYTES
 from bloomlock.sizing import FIRST_BYTE
 from bloomlock.slices import slices_in
 from bloomlock.strategies.base import header_command, start_command
 from bloomlock.strategies.bitmap import merge_part
 
-from .files import SHARD_BYTES, FileReader, FileWriter, Layout, Part, refuse_other_key
+from .files import (
+    RECORD_BYTES,
+    SHARD_BYTES,
+    FileReader,
+    FileWriter,
+    Layout,
+    Part,
+    refuse_other_key,
+)
 from .memory import MemoryBloomFilter
 from .memory_bits import check_same_bits
 from .placing import Changed
@@ -100,6 +109,12 @@ class Source:
         slices = max(map(slices_in, self._starts)) if view.descriptor.growth else 1
         self.layout = Layout.of(view.descriptor, slices, sum(map(len, sets)))
         return True
+
+    @property
+    def identities(self) -> set[bytes]:
+        """Of the discarded items."""
+        starts = range(SHARD_BYTES, len(self._records), RECORD_BYTES)
+        return {self._records[start : start + DIGEST_BYTES] for start in starts}
 
     def pour(
         self, write: Callable[[Sequence[Part]], Core[None]], progress: Progress | None = None

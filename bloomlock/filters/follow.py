@@ -347,16 +347,20 @@ class Operation:
             except (RedisError, BloomlockError, OSError) as error:
                 self._failure = self._failure or error
                 return view
-            if not now.descriptor.same_bits(view.descriptor):
-                # The new generation has other bits for the same items.
-                self._added_elsewhere = added_before
-        self._sort(view, now, stale)
+        self._sort(view, now, stale, added_before)
         return now
 
-    def _sort(self, view: View, now: View, stale: list[Part]) -> None:
+    def _sort(
+        self, view: View, now: View, stale: list[Part], added_before: npt.NDArray[np.bool_]
+    ) -> None:
+        has_same_bits = now.descriptor.same_bits(view.descriptor)
         for indices, segment in stale:
             found = unflagged(segment.header)
-            same = found == now.header and now.descriptor.same_bits(view.descriptor)
+            same = found == now.header and has_same_bits
+            if found == now.header and not has_same_bits:
+                # The new generation has other bits for the same items, so none was added to it. A
+                # filter that a rebuild has closed has the same, and what it has is taken over.
+                self._added_elsewhere[indices] = added_before[indices]
             # Without atomicity the bits may come from two generations, unless this header was the
             # expected one.
             is_whole = self._strategy.is_atomic or found == view.header

@@ -7,6 +7,7 @@ R4: only items that the filter has are taken over. A client writes an item to th
 adds it. If the item were taken over from the source alone, that add would be answered "seen",
 though no client ever got "new". An item that was discarded and is still in the source would come
 back. So an item that is not there when it is read is tested once more when the filter is closed.
+An item that is discarded after it was taken over is then discarded in the new generation too.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from bloomlock.descriptor import REBUILD as REBUILT
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.hashing import encode_items
 from bloomlock.keys import prepared_key
+from bloomlock.slices import SliceState
 from bloomlock.spec import RequestedSpec
 
 from . import answers, switch
 from .batches import before_adding, chunks
+from .discards import discard_many
+from .dump import Source
 from .files import Layout
 from .generation import View
 from .options import FilterOptions
@@ -61,12 +65,13 @@ def rebuild(
 
     view = yield from in_one_generation(state, find)
     model = _wanted(view.descriptor, capacity, error_rate, bits).describe()
-    made = _Rebuild(state, view.header, model)
+    made = _Rebuild(state, view, model)
     try:
         yield from made.begin()
         yield from made.add(items)
         yield from made.close()
         yield from made.add_late(() if late is None else late())
+        yield from made.discard()
         yield from made.finish()
     except GeneratorExit:
         raise
@@ -95,24 +100,27 @@ def _wanted(
 
 
 class _Rebuild:
-    """The steps of a rebuild, of the filter that has a header now."""
+    """The steps of a rebuild of the filter that a view shows."""
 
-    def __init__(self, state: FilterState, header: int, model: Descriptor) -> None:
+    def __init__(self, state: FilterState, old: View, model: Descriptor) -> None:
         self._state = state
-        self._header = header
+        self._old = old
         self._model = model
         self._prepared = switch.Prepared(state.keys, model, REBUILT, may_replace=True, what=REBUILD)
         self._closed: Descriptor | None = None
         self._absent: list[bytes] = []
+        # Identities of items that were discarded, and that were not taken over since.
+        self._dead: set[bytes] = set()
 
     def begin(self) -> Core[None]:
+        self._dead = yield from self._discarded()
         yield from self._prepared.begin(Layout.of(self._model))
         target = replace(self._prepared.target, state=READY)
         view = View.of(self._state.keys, target)
         beside = [
             shard._replace(key=prepared_key(shard.key, target.generation)) for shard in view.shards
         ]
-        view = replace(view, shards=tuple(beside))
+        self._new = view = replace(view, shards=tuple(beside))
         self._loader = self._attached(view)
         self._loader.key = self._model.key
         yield from self._loader.fill.start(view)
@@ -143,10 +151,35 @@ class _Rebuild:
     def _take_over(self, items: Sequence[bytes]) -> Core[None]:
         old = self._state
         if self._closed is not None:
-            old = self._attached(View.of(old.keys, self._closed.with_key(old.key)))
+            old = self._attached(self._old)
         there = yield from before_adding(answers.exists_many(old, items))
-        yield from answers.update(self._loader, list(compress(items, there)))
+        found = list(compress(items, there))
+        yield from answers.update(self._loader, found)
+        if self._dead:
+            self._dead.difference_update(map(self._old.hasher.identify, found))
         self._absent += compress(items, map(not_, there))
+
+    def discard(self) -> Core[None]:
+        """Discard the items that were discarded after they were taken over."""
+        dead = (yield from self._discarded()) - self._dead
+        if dead and self._model.seeds:
+            raise BloomlockError(
+                f"filter {self._state.keys.name!r}: {len(dead)} items were discarded during the "
+                "rebuild, and with seeds only the items say where their bits are; it is as it was"
+            )
+        by_identity = self._new.hasher.of_identities()
+        shards = [
+            shard._replace(slices=SliceState(by_identity, 0, self._model.slices))
+            for shard in self._new.shards
+        ]
+        beside = replace(self._new, hasher=by_identity, shards=tuple(shards))
+        yield from discard_many(self._attached(beside), dead)
+
+    def _discarded(self) -> Core[set[bytes]]:
+        source = Source(self._old)
+        if not (yield from source.begin()):
+            raise self._state.lost_during(REBUILD)
+        return source.identities
 
     def close(self) -> Core[None]:
         """Close the filter: from now on no add to it is answered."""
@@ -156,11 +189,12 @@ class _Rebuild:
             stored = (yield from look(keys)).descriptor
             if stored is not None and (stored.generation, stored.state) == (generation, CLOSED):
                 return stored  # by a try whose reply was lost
-            if stored is None or stored.state != READY or stored.header != self._header:
+            if stored is None or stored.state != READY or stored.header != self._old.header:
                 raise self._state.lost_during(REBUILD)
             return (yield from switch.close(keys, stored, generation))
 
         self._closed = yield from switch.retried(keys, step)
+        self._old = View.of(keys, self._closed.with_key(self._state.key))
         if not (yield from switch.close_shards(keys, self._closed)):
             raise self._state.lost_during(REBUILD)
 

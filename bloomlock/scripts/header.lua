@@ -39,5 +39,7 @@ local function change_header(key, set, before, after)
   elseif has_set and not is_sorted and redis.call('SREM', set, before) == 1 then
     redis.call('SADD', set, after)
   end
+  -- A set that had the sentinel alone is a new key now.
+  expire_with(key, set)
   redis.call('SETRANGE', key, 0, flagged(after, has_set))
 end

@@ -210,6 +210,15 @@ def test_claims_that_are_left_at_a_name_are_not_those_of_its_next_filter(r):
     assert keys_of(r, "y") == [b"bloomlock:{y}:bits", b"bloomlock:{y}:meta"]
 
 
+def test_it_expires_as_before_with_a_set_of_tombstones_that_is_empty_too(r):
+    made = filled(r)
+    made.expire(HOUR)
+    made.discard("1")
+    made.add("1")
+    made.rename("y")
+    assert all(r.ttl(key) > 0 for key in keys_of(r, "y"))
+
+
 def test_scripts_may_be_forbidden(r, restricted):
     filled(r)
     made = BloomFilter.open("x", client=restricted("-@scripting"))

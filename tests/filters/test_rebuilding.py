@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from flat_options import given
+from servers import wait_until
 from stepped import Crash, Stepped, crash
 
 from bloomlock import BloomFilter
-from bloomlock.errors import BloomlockError, ConfigurationError
+from bloomlock.errors import BloomlockError, ConfigurationError, OutcomeUnknownError
 from bloomlock.filters import switch
 
 OLD = [f"old {number}" for number in range(300)]
@@ -194,3 +197,67 @@ def test_the_first_request_after_it_goes_to_other_bits(r, old, new, first):
     for one in (attached, made, opened(r)):
         assert one.exists_many([*OLD, *items]) == [True] * 303
     assert len(r.keys()) == made.shards + 1
+
+
+@pytest.mark.parametrize("new", [{}, {"capacity": 5_000}, {"shards": 2}], ids=str)
+def test_an_add_to_the_closed_filter_that_is_taken_over_is_of_unknown_outcome(r, new):
+    """With other parameters too: nobody got "new" for the item, and "seen" would lose it."""
+    made, outcomes = filled(r), []
+    attached = opened(r)
+
+    def add():
+        try:
+            outcomes.append(attached.add("x"))
+        except OutcomeUnknownError:
+            outcomes.append("unknown")
+
+    adder = threading.Thread(target=add)
+
+    def late():
+        bits = r.bitcount("bloomlock:{x}:bits")
+        adder.start()
+        wait_until(lambda: r.bitcount("bloomlock:{x}:bits") > bits)
+        return ["x"]
+
+    made.rebuild(OLD, late=late, **new)
+    adder.join()
+    assert outcomes == ["unknown"]
+    assert "x" in made
+
+
+@pytest.mark.parametrize("shape", [{}, {"shards": 3}, GROWN | {"shards": 3}], ids=str)
+def test_what_is_discarded_while_it_is_rebuilt_stays_discarded(r, shape):
+    made = filled(r, **shape)
+    made.discard_many(OLD[:2])
+    made._state.items_per_chunk = 50  # so that the first items are taken over before the last
+
+    def items(gone):
+        opened(r).add(OLD[0])
+        yield from OLD
+        # A filter that grows takes this many at once.
+        yield from map(str, range(2_000))
+        assert opened(r).discard_many(gone) == [True] * len(gone)
+
+    gone = [OLD[0], *OLD[2:9]]
+    made.rebuild(items(gone), 5_000, late=lambda: OLD, shards=2)
+    left = [item for item in OLD if item not in (*gone, OLD[1])]
+    for one in (made, opened(r)):
+        assert one.exists_many(OLD) == [item in left for item in OLD]
+    assert made.info().discarded == len(gone)
+    assert made.add_many(OLD[:9]) == [True] * 9
+    assert made.add_many(OLD) == [False] * 300
+
+
+def test_seeds_do_not_say_where_a_discarded_item_lies(r):
+    made = filled(r)
+    made._state.items_per_chunk = 50
+
+    def items():
+        yield from OLD
+        opened(r).discard(OLD[0])
+
+    with pytest.raises(BloomlockError, match="1 items were discarded during the rebuild"):
+        made.rebuild(items(), seeds=[1, 2, 3])
+    assert opened(r).exists_many(OLD) == [False] + [True] * 299
+    made.rebuild(OLD, seeds=[1, 2, 3])
+    assert opened(r).exists_many(OLD) == [False] + [True] * 299

@@ -233,7 +233,8 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         Raises:
             FilterLostError: If the filter is cleared, replaced or lost during the call.
             BloomlockError: If `late` takes so long that other clients opened the filter again;
-                they do so after 30 s, also if this process dies. It holds what it held.
+                they do so after 30 s, also if this process dies. Or if items were discarded during
+                the call, and the new filter has seeds.
             ConfigurationError: If a parameter is not usable, the server has not the memory for
                 both filters or runs no scripts, the filter has a window, or the strategy is
                 neither "atomic" nor "lua".
