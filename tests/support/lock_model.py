@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from lock_scripts import Scripts, Step
 
-    from bloomlock.locks.protocol.steps import LockScript
+    from bloomlock.locks.protocol.steps import LockStep
 
 LIVENESS_MS = 3 * SLICE_MS
-"""lock_start.lua has the same number."""
+"""lock.lua has the same number."""
 LEASE_MS = 2 * SLICE_MS
 TICK_MS = SLICE_MS
 """Time goes in steps of this; leases and liveness are multiples of it."""
@@ -103,7 +103,7 @@ class World(NamedTuple):
         channel = b"" if kind.tries else kind.channel or b"c%d" % who
         return LockRequest(token, LEASE_MS, kind.is_shared, channel)
 
-    def run(self, script: LockScript[Any], request: Any) -> Step:
+    def run(self, script: LockStep[Any], request: Any) -> Step:
         # The connection of a client that has crashed is closed.
         heard = [
             b"c%d" % who for who, client in enumerate(self.clients) if client.phase != "crashed"

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.steps import SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from moved_clock import Stopped
 
-    from bloomlock.locks.protocol.steps import LockScript
+    from bloomlock.locks.protocol.steps import LockStep
 
 KEYS = LockKeys.of("job")
 SHARED, END = b"=read", b"end"
@@ -75,12 +76,13 @@ class Scripts:
         self._listening = self._client.pubsub(ignore_subscribe_messages=False)
         self._heard: set[bytes] = set()
         self._hear({END})
-        self._digests: dict[str, str] = {}
+        source = SCRIPT.source.replace("call('TIME')", f"{{'{BEGIN}', '0'}}")
+        self._digest = self._client.script_load(source)
         self._known: dict[Any, Step] = {}
 
     def run(
         self,
-        script: LockScript[Any],
+        script: LockStep[Any],
         state: LockState,
         now_ms: int,
         request: Any,
@@ -104,7 +106,7 @@ class Scripts:
             answer = answer._replace(fence=answer.fence - by_ms * 1000)
         return Step(answer, left, {token: fence - by_ms * 1000 for token, fence in told.items()})
 
-    def _run(self, script: LockScript[Any], before: LockState, request: Any) -> Step:
+    def _run(self, script: LockStep[Any], before: LockState, request: Any) -> Step:
         with self._client.pipeline(transaction=False) as pipe:
             pipe.delete(*KEYS)
             if before.value is not None:
@@ -114,7 +116,7 @@ class Scripts:
                 if times:
                     pipe.zadd(key, dict(times))
             pipe.set(KEYS.fence, before.fence)
-            pipe.evalsha(self._digest(script), len(KEYS), *KEYS, *request.terms)
+            pipe.evalsha(self._digest, len(KEYS), *KEYS, *script.arguments(request))
             pipe.publish(END, "")
             pipe.get(KEYS.lock).pttl(KEYS.lock)
             for key in (KEYS.holders, KEYS.queue, KEYS.alive):
@@ -124,13 +126,7 @@ class Scripts:
         expires_ms = NOW_MS + UNIT_MS * round(left_ms / UNIT_MS)
         tables = (tuple(table) for table in (holders, queue, alive))
         after = LockState(value, expires_ms, *tables, int(fence))
-        return Step(script._read(reply), after, self._told())
-
-    def _digest(self, script: LockScript[Any]) -> str:
-        source = script._script.source.replace("call('TIME')", f"{{'{BEGIN}', '0'}}")
-        if source not in self._digests:
-            self._digests[source] = self._client.script_load(source)
-        return self._digests[source]
+        return Step(script.read(reply), after, self._told())
 
     def _hear(self, channels: set[bytes]) -> None:
         more, fewer = channels - self._heard, self._heard - channels

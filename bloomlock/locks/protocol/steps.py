@@ -1,7 +1,7 @@
 """What clients and the server tell each other about one lock (docs/internals/format.md).
 
-Each step may be repeated. It is a script, sent by its digest, and by its source where the server
-does not know it.
+Each step may be repeated. All are one script, sent by its digest, and by its source where the
+server does not know it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 SLICE_MS = 2_000
-"""A waiter comes back at least this often, and says by it that it is alive; lock_start.lua has how
-long a waiter counts as alive."""
+"""A waiter comes back at least this often, and says by it that it is alive; lock.lua has how long
+a waiter counts as alive."""
 NO_CHANNEL = b"-"
 """The channel of waiters to whom nothing can be announced."""
 
@@ -68,46 +68,52 @@ class Busy(NamedTuple):
     fence: int
 
 
+SCRIPT = Script("lock")
 # What a command of a lock begins with stays the same; encoding it takes 30 times as long.
 _opening = lru_cache(1024)(partial(encode_opening, 1))
 
 
-class LockScript(Generic[R]):
-    """One of the steps; the `terms` of a request are its arguments, the token last."""
+class LockStep(Generic[R]):
+    """One of the steps; its name and the `terms` of a request are the arguments, the token last."""
 
-    def __init__(self, *names: str, read: Callable[[Any], R]) -> None:
-        self._script = Script(*names)
-        self._read = read
+    def __init__(self, name: bytes, read: Callable[[Any], R]) -> None:
+        self._name = name
+        self.read = read
+
+    def arguments(self, request: LockRequest) -> tuple[Any, ...]:
+        return (self._name, *request.terms)
 
     def run(
         self, keys: LockKeys, request: LockRequest, *after: bytes, repeatable: bool = True
     ) -> Core[tuple[R, Any]]:
-        """Run it for one lock, in one round trip; two where the server does not know it.
+        """Run it for one lock, in one round trip; two where the server does not know the script.
 
         Returns the answer, and the reply to the command `after` it (at most one), which is sent
         behind it on the same connection.
         """
-        *words, token = request.terms
-        opening = _opening("EVALSHA", self._script.digest, len(keys), *keys, *words)
+        *words, token = self.arguments(request)
+        opening = _opening("EVALSHA", SCRIPT.digest, len(keys), *keys, *words)
         command = b"%b$%d\r\n%b\r\n" % (opening, len(token), token)
         replies = yield from send_with_retry(
             Request(keys.lock, (command, *after)), repeatable=repeatable
         )
         if isinstance(replies[0], NoScriptError):
-            sent = Request(keys.lock, (self._script.by_source(keys, request.terms), *after))
-            replies = yield from send_with_retry(sent, repeatable=repeatable)
+            command = SCRIPT.by_source(keys, self.arguments(request))
+            replies = yield from send_with_retry(
+                Request(keys.lock, (command, *after)), repeatable=repeatable
+            )
         if isinstance(replies[0], Exception):
             raise named_error(replies[0], "locks need")
         if isinstance(replies[-1], Exception):
             raise replies[-1]
-        return self._read(replies[0]), replies[-1]
+        return self.read(replies[0]), replies[-1]
 
     def run_all(self, calls: Sequence[tuple[LockKeys, LockRequest]]) -> Core[list[R | Exception]]:
         """Run it for locks that lie on one server, in one round trip; an answer for each."""
-        asked = [(keys, request.terms) for keys, request in calls]
-        replies = yield from self._script.call(asked, repeatable=True)
+        asked = [(keys, self.arguments(request)) for keys, request in calls]
+        replies = yield from SCRIPT.call(asked, repeatable=True)
         return [
-            named_error(reply, "locks need") if isinstance(reply, Exception) else self._read(reply)
+            named_error(reply, "locks need") if isinstance(reply, Exception) else self.read(reply)
             for reply in replies
         ]
 
@@ -118,11 +124,9 @@ def _read_acquire(reply: Any) -> Granted | Busy:
     return make(Busy, (reply[1], int(reply[2])))
 
 
-ACQUIRE: LockScript[Granted | Busy] = LockScript(
-    "lock_start", "lock_acquire_free", "lock_common", "lock_acquire", read=_read_acquire
-)
-RELEASE = LockScript("lock_release_free", "lock_start", "lock_common", "lock_release", read=bool)
-RENEW = LockScript("lock_start", "lock_common", "lock_renew", read=bool)
+ACQUIRE = LockStep(b"acquire", _read_acquire)
+RENEW = LockStep(b"renew", bool)
+RELEASE = LockStep(b"release", bool)
 
 
 class LockSteps:
