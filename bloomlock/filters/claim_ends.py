@@ -101,7 +101,8 @@ def extend(session: ClaimSession, ttl: float | None = None) -> Core[None]:
     hold = session.require()
     lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
     sent = boot_clock()
-    (held,) = yield from ask_claims("renew", [session.renewal_of(hold, lease_ms)])
+    row = session.row._replace(data=None, word=lease_ms)
+    (held,) = yield from ask_claims("renew", [row])
     if not held:
         WATCHDOG.remove(hold)
         hold.lost = ENDS[held][1]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bloomlock.effects import Core
+    from bloomlock.locks.hold import Renewal
     from bloomlock.strategies import Shard
 
     from .generation import View
@@ -336,12 +337,10 @@ class ClaimSession(Watched):
     def key(self) -> str:
         return self.row.shard.key
 
-    def renewal_of(self, hold: Hold, lease_ms: int) -> Row:  # noqa: ARG002 - it has one hold
-        return self.row._replace(data=None, word=lease_ms)
-
-    def renew_all(self, renewals: Sequence[Row]) -> Core[Sequence[bool | Exception]]:
+    def renew_all(self, renewals: Sequence[Renewal]) -> Core[Sequence[bool | Exception]]:
+        rows = [claim.row._replace(data=None, word=lease_ms) for claim, _, lease_ms in renewals]
         try:
-            answers = yield from ask_claims("renew", renewals)
+            answers = yield from ask_claims("renew", rows)
         except (RedisError, ConfigurationError, OSError) as error:
             return [error] * len(renewals)
         return list(map(bool, answers))

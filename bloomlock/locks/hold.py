@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bloomlock.locks.protocol.steps import LockSteps
 
     Place = tuple[Any, str, type, Any]
+    Renewal = tuple[Any, "Hold", int]  # the lock or claim, its hold, the lease in ms
 
 OUT_OF_LEASE = "its lease ran out before it could be renewed"
 RENEWALS_PER_LEASE = 3
@@ -43,9 +44,7 @@ class Watched(Protocol):
         """Return whether no thread or task is left to give a hold back."""
         return False
 
-    def renewal_of(self, hold: Hold, lease_ms: int) -> Any: ...
-
-    def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
+    def renew_all(self, renewals: Sequence[Renewal]) -> Core[Sequence[bool | Exception]]:
         """Renew holds of its kind that one request may carry; for each whether it was held."""
 
     def renewed(self, hold: Hold) -> None:  # noqa: ARG002
@@ -96,6 +95,13 @@ class Hold:
         session = self.session()
         return session.key if session is not None else ""
 
+    def label(self) -> str:
+        """Return what messages call it, also without its object, which knows the name."""
+        session = self.session()
+        if session is None:
+            return f"lock {self.steps.keys.lock!r}" if self.steps else "a claim"
+        return session.label
+
     def place(self) -> Place:
         """Return through what it is renewed, on which server of a cluster, by which step and loop.
 
@@ -132,26 +138,19 @@ class Hold:
         return int(min(lease_ms, max(1.0, (self.last_renewal - now) * 1000)))
 
 
-class ThreadOwner:
-    """A thread, or a greenlet, as long as what it keeps in its own data lives.
-
-    The number of a thread is given to another one later, and the threading module takes threads
-    that it did not start to be alive for ever.
-    """
-
-    def __init__(self) -> None:
-        _LOCAL.presence = presence = threading.Lock()
-        self.presence = weakref.ref(presence)
-
-
 _LOCAL = threading.local()
 
 
 def current_owner() -> object:
-    """Return who holds what this thread acquires."""
+    """Return who holds what this thread, or greenlet, acquires: a reference to data of its own.
+
+    The number of a thread is given to another one later, and the threading module takes threads
+    that it did not start to be alive for ever.
+    """
     owner = getattr(_LOCAL, "owner", None)
     if owner is None:
-        owner = _LOCAL.owner = ThreadOwner()
+        _LOCAL.presence = threading.Lock()
+        owner = _LOCAL.owner = weakref.ref(_LOCAL.presence)
     return owner
 
 
@@ -165,4 +164,4 @@ def async_current_owner() -> object:
 def has_ended(owner: object) -> bool:
     if isinstance(owner, asyncio.Future):
         return owner.done() or owner.get_loop().is_closed()
-    return isinstance(owner, ThreadOwner) and owner.presence() is None
+    return isinstance(owner, weakref.ref) and owner() is None

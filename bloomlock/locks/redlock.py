@@ -27,7 +27,7 @@ from .session import LockSession, new_token
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .hold import Hold
+    from .hold import Hold, Renewal
     from .options import RedlockOptions
 
     Votes = Sequence[Any]
@@ -332,10 +332,7 @@ class RedlockSession(LockSession):
         super().__init__(name, options)
         self.steps = MajoritySteps(name, servers, options, boot_clock)
 
-    def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
-        return hold, lease_ms
-
-    def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
+    def renew_all(self, renewals: Sequence[Renewal]) -> Core[Sequence[bool | Exception]]:
         # A runtime of several servers gives each hold alone.
-        [renewal] = renewals
-        return [(yield from self.steps.renew(*renewal))]
+        [(_, hold, lease_ms)] = renewals
+        return [(yield from self.steps.renew(hold, lease_ms))]

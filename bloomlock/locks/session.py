@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from bloomlock.locks.protocol.waiting import Obtained
 
+    from .hold import Renewal
     from .options import LockOptions
     from .reports import EventKind
 
@@ -238,7 +239,7 @@ class LockSession(Watched):
         return (yield from self._renew(hold, lease_ms=1))
 
     def _renew(self, hold: Hold, lease_ms: int) -> Core[bool]:
-        [held] = yield from self.renew_all([self.renewal_of(hold, lease_ms)])
+        [held] = yield from self.renew_all([(self, hold, lease_ms)])
         if isinstance(held, Exception):
             raise (held.cause if isinstance(held, ConnectionLost) else held) from None
         return bool(held)
@@ -349,11 +350,13 @@ class LockSession(Watched):
     def is_orphan(self, hold: Hold) -> bool:
         return self.options.thread_local and has_ended(hold.owner)
 
-    def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
-        return self.keys, LockRequest(hold.token, lease_ms, hold.is_shared)
-
-    def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
-        return RENEW.run_all(renewals)
+    def renew_all(self, renewals: Sequence[Renewal]) -> Core[Sequence[bool | Exception]]:
+        return RENEW.run_all(
+            [
+                (session.keys, LockRequest(hold.token, lease_ms, hold.is_shared))
+                for session, hold, lease_ms in renewals
+            ]
+        )
 
     def renewed(self, hold: Hold) -> None:
         # The reply may come while the hold is given back.

@@ -27,11 +27,11 @@ from .hold import OUT_OF_LEASE, Hold, current_owner, has_ended
 from .reports import AT_END_SECONDS, REPORTS, listed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bloomlock.effects import Core
 
-    from .hold import Place, Watched
+    from .hold import Place, Renewal, Watched
 
     Loop = asyncio.AbstractEventLoop
 
@@ -80,7 +80,6 @@ class Watchdog:
         hold.steps, hold.runtime = session.steps, session.runtime
         if hold.runtime.is_async:
             hold.loop = asyncio.get_running_loop()
-            _watch_end(hold.loop)
         self._holds[hold] = None
         at = hold.next_time()
         if not self._runs:
@@ -114,6 +113,7 @@ class Watchdog:
             session = hold.session()
             if hold.loop is not None and hold.loop.is_closed():
                 self.remove(hold)
+                dropped.setdefault(hold.kind.what, []).append(hold.label())
             elif hold.deadline <= now:
                 over.append((hold, OUT_OF_LEASE))
                 if hold.renewing:
@@ -121,9 +121,7 @@ class Watchdog:
             elif not hold.is_due(now):
                 continue
             elif session is None:
-                # Its object, which knew its name, is no more. A claim has no key of its own.
-                label = f"lock {hold.steps.keys.lock!r}" if hold.steps else "a claim"
-                dropped.setdefault(hold.kind.what, []).append(label)
+                dropped.setdefault(hold.kind.what, []).append(hold.label())
                 hold.renew_at, hold.outage = None, ""
             elif session.is_orphan(hold):
                 over.append((hold, "the thread or task that held it has ended"))
@@ -171,25 +169,22 @@ class Watchdog:
             for part in runtime.by_server(holds, Hold.key):
                 sent = boot_clock()
                 asked = [
-                    (hold, session, hold.limit_lease_ms(hold.lease_ms, sent))
+                    (session, hold, hold.limit_lease_ms(hold.lease_ms, sent))
                     for hold in part
                     if (session := hold.session()) is not None
                 ]
-                renewals = [session.renewal_of(hold, lease_ms) for hold, session, lease_ms in asked]
-                if renewals:
-                    results = yield from asked[0][1].renew_all(renewals)
+                if asked:
+                    results = yield from asked[0][0].renew_all(asked)
                     self._jobs.put(partial(self._settle, sent, asked, results))
         except Exception:  # noqa: BLE001 - reported
             REPORTS.exception("lock", "renewing locks failed")
 
-    def _settle(
-        self, sent: float, asked: Sequence[tuple[Hold, Watched, int]], results: Sequence[Any]
-    ) -> None:
+    def _settle(self, sent: float, asked: Sequence[Renewal], results: Sequence[Any]) -> None:
         """Take the answers to a renewal; holds without one are still `renewing`."""
         gone: list[tuple[Hold, str]] = []
         failed: list[Hold] = []
         error: Exception | None = None
-        for (hold, session, lease_ms), result in zip(asked, results, strict=True):
+        for (session, hold, lease_ms), result in zip(asked, results, strict=True):
             if isinstance(result, Exception):
                 error = result
                 failed.append(hold)
@@ -207,14 +202,10 @@ class Watchdog:
 
     def _end_renewal(self, holds: Iterable[Hold]) -> None:
         """Let those be tried again soon, until their deadline, that were not answered."""
-
-        def end() -> None:
-            for hold in holds:
-                if hold.renewing:
-                    hold.renewing = False
-                    hold.schedule_renewal(boot_clock() + hold.retry_seconds)
-
-        self._jobs.put(end)
+        for hold in holds:
+            if hold.renewing:
+                hold.renewing = False
+                hold.schedule_renewal(boot_clock() + hold.retry_seconds)
 
     def _lose(self, over: Iterable[tuple[Hold, str]]) -> None:
         """Note that holds are lost, each with the reason.
@@ -277,27 +268,24 @@ class Watchdog:
             seconds = boot_clock() - outage.since
             REPORTS.warning(outage.what, f"{text}, after %.1f s", server, seconds)
 
-    def take_left(self, loop: Loop | None) -> list[tuple[Any, Core[None]]]:
-        """Take out the holds of owners that can give nothing back; return what gives them back.
+    def give_back_all(self) -> None:
+        """Give back, when the process ends, what threads hold that can give nothing back.
 
-        That is done when the process or the loop ends, if the server answers in time. A thread that
-        runs, if only a daemon, may still work under its locks; the one that ends all cannot.
+        A thread that runs, if only a daemon, may still work under its locks; the one that ends the
+        process cannot. What a silent server is not told in time is left to expire.
         """
         until = boot_clock() + AT_END_SECONDS
-        left = []
-        for hold in self._holds.copy():
-            owner = hold.owner
-            if hold.loop is loop and hold.steps is not None and hold.pid == os.getpid():
-                is_over = owner in (None, current_owner()) or has_ended(owner)
-                if is_over or hold.session() is None:
-                    self.remove(hold)
-                    left.append((hold.runtime, _give_back(hold, until)))
-        return left
 
-    def give_back_all(self) -> None:
-        for runtime, core in self.take_left(None):
-            with contextlib.suppress(Exception):
-                runtime.run(core)
+        def give_back(hold: Hold) -> Core[None]:
+            yield Limit(until, [None])
+            yield from hold.steps.give_back(hold)
+
+        for hold in self._holds.copy():
+            is_over = hold.owner is current_owner() or has_ended(hold.owner)
+            if hold.loop is None and hold.steps and (is_over or hold.session() is None):
+                self.remove(hold)
+                with contextlib.suppress(Exception):
+                    hold.runtime.run(give_back(hold))
         self._end_outages(())
 
     def _start_thread(self) -> None:
@@ -344,23 +332,19 @@ class Watchdog:
     def _start(self, holds: list[Hold]) -> None:
         """Carry out `_renew`, and then `_end_renewal`, where it holds up nobody else."""
         runtime, loop = holds[0].runtime, holds[0].loop
+        end = partial(self._jobs.put, partial(self._end_renewal, holds))
 
         def work() -> None:
             try:
                 runtime.run(self._renew(runtime, holds))
             finally:
-                self._end_renewal(holds)
+                end()
 
         def begin_task() -> None:
-            task = asyncio.ensure_future(runtime.run(self._renew(runtime, holds)))
+            task = background.keep(asyncio.ensure_future(runtime.run(self._renew(runtime, holds))))
             task.set_name("bloomlock-renewal")
-            _TASKS.add(task)
             # Also of one that is cancelled before its first step.
-            task.add_done_callback(end_task)
-
-        def end_task(task: asyncio.Task[None]) -> None:
-            _TASKS.discard(task)
-            self._end_renewal(holds)
+            task.add_done_callback(lambda _: end())
 
         if loop is None:
             background.WORKERS.start(work)
@@ -369,43 +353,6 @@ class Watchdog:
                 loop.call_soon_threadsafe(begin_task)
 
 
-def _give_back(hold: Hold, until: float) -> Core[None]:
-    yield Limit(until, [None])
-    # What does not succeed is left to expire.
-    with contextlib.suppress(Exception):
-        yield from hold.steps.give_back(hold)
-
-
-def _watch_end(loop: Loop) -> None:
-    """Have what is held on a loop given back at its end."""
-    if loop not in _ENDS:
-        for other in list(_ENDS):
-            # It was closed without being shut down.
-            if other.is_closed():
-                _ENDS.pop(other, None)
-        # A loop that ends closes its asynchronous generators while it still runs.
-        _ENDS[loop] = generator = _give_back_at_end(loop)
-        with contextlib.suppress(StopIteration):
-            generator.__anext__().send(None)
-
-
-async def _give_back_at_end(loop: Loop) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        _ENDS.pop(loop, None)
-        left = [runtime.run(core) for runtime, core in WATCHDOG.take_left(loop)]
-        before = asyncio.all_tasks()
-        await asyncio.gather(*left, return_exceptions=True)
-        # The loop has cancelled its tasks already; what a silent server keeps is of later.
-        for task in (late := asyncio.all_tasks() - before):
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-
-
-_ENDS: dict[Loop, AsyncGenerator[None, None]] = {}
-_TASKS: set[asyncio.Task[None]] = set()
-"""A loop keeps its tasks by weak references."""
 WATCHDOG = Watchdog()
 atexit.register(WATCHDOG.give_back_all)
 os.register_at_fork(after_in_child=WATCHDOG.start_over)
