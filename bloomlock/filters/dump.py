@@ -8,10 +8,8 @@ wiped, or is of that slice, when the copy turns to it.
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, TypeAlias
-
-from redis.exceptions import RedisError
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from bloomlock.arrays import np
 from bloomlock.commands import call, encode_command, in_parallel, run_on
@@ -31,25 +29,17 @@ from bloomlock.slices import slices_in
 from bloomlock.strategies.base import header_command, start_command
 from bloomlock.strategies.bitmap import merge_part
 
-from .files import (
-    RECORD_BYTES,
-    SHARD_BYTES,
-    FileReader,
-    FileWriter,
-    Layout,
-    Part,
-    refuse_other_key,
-)
+from .files import RECORD_BYTES, SHARD_BYTES, FileReader, FileWriter, Layout, Part, refuse_other_key
 from .memory import MemoryBloomFilter
 from .memory_bits import check_same_bits
 from .placing import Changed
 from .state import in_one_generation
 from .support import COPY, EXPORT, FROM_FILTER, FROM_MEMORY, IMPORT, TO_MEMORY, check_support
-from .switch import Prepared
+from .switch import Prepared, or_give_up
 from .tombstones import read_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, BinaryIO
 
     from bloomlock.effects import Core
@@ -65,8 +55,12 @@ if TYPE_CHECKING:
 Progress: TypeAlias = "Callable[[int, int], None]"
 """Called with how much is done, and of how much."""
 
-BYTES_PER_TRIP = 2 * 1024 * 1024
 SETS_AT_ONCE = 8
+T = TypeVar("T")
+
+
+class SourceReplaced(Exception):  # noqa: N818 - an event for `_read`, not an error
+    """What is read is not of the generation of before."""
 
 
 class Source:
@@ -81,34 +75,27 @@ class Source:
     is_flagged: bool
 
     def __init__(self, view: View) -> None:
-        self._view = view
+        self.view = view
 
-    def begin(self) -> Core[bool]:
-        """Read all but the bits; False: there is another generation."""
-        view = self._view
+    def begin(self) -> Core[None]:
+        """Read all but the bits."""
+        view = self.view
         asked = [call(one.key, start_command(one.key)) for one in view.shards]
         self._starts = [start for (start,) in (yield from in_parallel(asked))]
         headers = [header_from_bytes(start[:HEADER_BYTES]) for start in self._starts]
-        if any(unflagged(header) != view.header for header in headers):
-            return False
         flagged = [number for number, header in enumerate(headers) if has_discards(header)]
         self.is_flagged = bool(flagged)
-        reads = [
-            read_set(view.shards[number].key, view.header, is_sorted=view.kind.is_sorted)
-            for number in flagged
-        ]
-        found = yield from in_parallel(reads, SETS_AT_ONCE)
-        sets = [records for records in found if records is not None]
-        if len(sets) < len(found):
-            return False
+        reads = [read_set(view.shards[number].key, view.descriptor) for number in flagged]
+        sets = yield from in_parallel(reads, SETS_AT_ONCE)
+        if None in sets or any(unflagged(header) != view.header for header in headers):
+            raise SourceReplaced
         self._records = b"".join(
             number.to_bytes(SHARD_BYTES, "big") + record
             for number, records in zip(flagged, sets, strict=True)
-            for record in records
+            for record in records or ()
         )
         slices = max(map(slices_in, self._starts)) if view.descriptor.growth else 1
-        self.layout = Layout.of(view.descriptor, slices, sum(map(len, sets)))
-        return True
+        self.layout = Layout.of(view.descriptor, slices, len(self._records) // RECORD_BYTES)
 
     @property
     def identities(self) -> set[bytes]:
@@ -118,94 +105,86 @@ class Source:
 
     def pour(
         self, write: Callable[[Sequence[Part]], Core[None]], progress: Progress | None = None
-    ) -> Core[bool]:
-        """Let all parts be written, in their order, some at once; False: it has changed."""
+    ) -> Core[None]:
+        """Let all parts be written, in their order, some at once."""
         done = 0
-        for pieces in groups(self.layout):
+        for pieces in self.layout.groups():
             parts = yield from in_parallel([self._read(*piece) for piece in pieces])
-            there = [part for part in parts if part is not None]
-            if len(there) < len(parts):
-                return False
-            yield from write(there)
-            done += sum(len(part.data) for part in there)
+            yield from write(parts)
+            done += sum(len(part.data) for part in parts)
             if progress is not None:
                 progress(done, self.layout.num_bytes)
-        return True
 
-    def _read(self, number: int, start: int, stop: int) -> Core[Part | None]:
+    def _read(self, number: int, start: int, stop: int) -> Core[Part]:
         if number == self.layout.shards:
             return Part(number, start, self._records[start:stop])
-        shard, head, end = self._view.shards[number], self._starts[number], stop
-        if self._view.descriptor.growth:
+        shard, head, end = self.view.shards[number], self._starts[number], stop
+        if self.view.descriptor.growth:
             # Slices that were appended since are left out.
-            end = min(stop, self._view.descriptor.string_bytes(slices_in(head)))
+            end = min(stop, self.view.descriptor.string_bytes(slices_in(head)))
         bits, header = yield from call(
             shard.key,
             encode_command("GETRANGE", shard.key, start, end - 1),
             header_command(shard.key),
         )
         if plain_header(header) != shard.header:
-            return None
+            raise SourceReplaced
         if not start:
             bits = bytes(HEADER_BYTES) + head[HEADER_BYTES:] + bits[FIRST_BYTE:]
         return Part(number, start, bits.ljust(stop - start, b"\0"))
 
 
-def groups(layout: Layout) -> Iterator[list[tuple[int, int, int]]]:
-    """Yield the pieces that are read in one round trip."""
-    group: list[tuple[int, int, int]] = []
-    room = BYTES_PER_TRIP
-    for shard, start, stop in layout.pieces():
-        if group and stop - start > room:
-            yield group
-            group, room = [], BYTES_PER_TRIP
-        group.append((shard, start, stop))
-        room -= stop - start
-    if group:
-        yield group
+def _read(state: FilterState, feature: str, use: Callable[[Source], Core[T]]) -> Core[T]:
+    """Let `use` read the generation attached to, or the next where the filter may be followed."""
+
+    def work(view: View) -> Core[T | None]:
+        check_support(feature, state.strategy.name, view.descriptor)
+        source = Source(view)
+        try:
+            yield from source.begin()
+            check_support(feature, None, discards=source.is_flagged)
+            return (yield from use(source))
+        except SourceReplaced:
+            return None
+
+    return (yield from in_one_generation(state, work))
 
 
 def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
-    def read(view: View) -> Core[MemoryBloomFilter | None]:
-        check_support(TO_MEMORY, state.strategy.name, view.descriptor)
-        source = Source(view)
-        if not (yield from source.begin()):
-            return None
-        check_support(TO_MEMORY, state.strategy.name, discards=source.is_flagged)
-        images = [np.zeros(source.layout.image, np.uint8) for _ in view.shards]
+    def use(source: Source) -> Core[MemoryBloomFilter]:
+        images = [np.zeros(source.layout.image, np.uint8) for _ in source.view.shards]
 
         def write(parts: Sequence[Part]) -> Core[None]:
             for number, start, data in parts:
                 images[number][start : start + len(data)] = np.frombuffer(data, np.uint8)
             yield from ()
 
-        is_whole = yield from source.pour(write)
-        return MemoryBloomFilter.of(view.descriptor, images) if is_whole else None
+        yield from source.pour(write)
+        return MemoryBloomFilter.of(source.view.descriptor, images)
 
-    return (yield from in_one_generation(state, read))
+    return (yield from _read(state, TO_MEMORY, use))
 
 
 def export_file(
     state: FilterState, path: FilePath | BinaryIO, progress: Progress | None
 ) -> Core[None]:
-    def work(view: View) -> Core[bool | None]:
-        check_support(EXPORT, state.strategy.name, view.descriptor)
-        source = Source(view)
-        if not (yield from source.begin()):
-            return None
-        writer: FileWriter = yield Call(FileWriter, (path, view.descriptor, source.layout))
+    def use(source: Source) -> Core[bool]:
+        writer: FileWriter = yield Call(FileWriter, (path, source.view.descriptor, source.layout))
 
         def write(parts: Sequence[Part]) -> Core[None]:
             for part in parts:
                 yield Call(writer.write, (part.data,))
 
         with closing(writer):
-            if not (yield from source.pour(write, progress)):
-                raise state.lost_during(EXPORT)
+            try:
+                yield from source.pour(write, progress)
+            except SourceReplaced:
+                # What an open file has of it cannot be taken back.
+                raise state.lost_during(EXPORT) from None
             yield Call(writer.finish)
         return True
 
-    yield from in_one_generation(state, work)
+    yield from _read(state, EXPORT, use)
 
 
 def import_file(
@@ -219,7 +198,7 @@ def import_file(
             state.keys, reader.descriptor, IMPORTED, may_replace=replace, what=IMPORT
         )
 
-        def fill() -> Core[bool]:
+        def fill() -> Core[None]:
             done = 0
             yield from prepared.begin(reader.layout)
             while part := (yield Call(reader.read)):
@@ -227,9 +206,9 @@ def import_file(
                 done += len(part.data)
                 if progress is not None:
                     progress(done, reader.layout.num_bytes)
-            return True
+            yield from prepared.switch()
 
-        yield from _make(prepared, fill(), lambda core: core)
+        yield from or_give_up(fill(), prepared.give_up)
     yield from state.attach()
 
 
@@ -242,40 +221,20 @@ def copy_to(
     progress: Progress | None,
 ) -> Core[None]:
     """Copy a filter to keys of another client, over which `there` carries out a core."""
-    check_support(COPY, state.strategy.name)
 
-    def work(view: View) -> Core[bool | None]:
-        source = Source(view)
-        if not (yield from source.begin()):
-            return None
+    def use(source: Source) -> Core[bool]:
+        view = source.view
         prepared = Prepared(keys, view.descriptor, COPIED, may_replace=replace, what=COPY)
-
-        def write(parts: Sequence[Part]) -> Core[None]:
-            return there(prepared.write(parts))
 
         def fill() -> Core[bool]:
             yield from there(prepared.begin(source.layout, refused=view.header))
-            return (yield from source.pour(write, progress))
-
-        return (yield from _make(prepared, fill(), there)) or None
-
-    yield from in_one_generation(state, work)
-
-
-def _make(prepared: Prepared, fill: Core[bool], there: There) -> Core[bool]:
-    """Put a generation in its place when it is filled; delete it if that does not succeed."""
-    try:
-        if is_filled := (yield from fill):
+            yield from source.pour(lambda parts: there(prepared.write(parts)), progress)
             yield from there(prepared.switch())
-        else:
-            yield from there(prepared.give_up())
-    except GeneratorExit:
-        raise
-    except BaseException:
-        with suppress(RedisError, OSError):
-            yield from there(prepared.give_up())
-        raise
-    return is_filled
+            return True
+
+        return (yield from or_give_up(fill(), lambda: there(prepared.give_up())))
+
+    yield from _read(state, COPY, use)
 
 
 def union_update(state: FilterState, run: Run, other: FilterState, other_run: Run) -> Core[None]:
@@ -289,17 +248,12 @@ def union_update(state: FilterState, run: Run, other: FilterState, other_run: Ru
         def write(parts: Sequence[Part]) -> Core[None]:
             return run_on(run, _merge(view, parts, FROM_FILTER))
 
-        def read(theirs: View) -> Core[bool | None]:
-            name, discards = other.strategy.name, theirs.discards
-            check_support(FROM_FILTER, name, theirs.descriptor, discards=discards)
-            check_same_bits(view.descriptor, theirs.descriptor)
-            source = Source(theirs)
-            if not (yield from source.begin()):
-                return None
-            check_support(FROM_FILTER, name, discards=source.is_flagged)
-            return (yield from source.pour(write)) or None
+        def use(source: Source) -> Core[bool]:
+            check_same_bits(view.descriptor, source.view.descriptor)
+            yield from source.pour(write)
+            return True
 
-        yield from run_on(other_run, in_one_generation(other, read))
+        yield from run_on(other_run, _read(other, FROM_FILTER, use))
 
     yield from _merge_all(state, FROM_FILTER, feed)
 
@@ -308,7 +262,7 @@ def update_from_memory(state: FilterState, memory: MemoryBloomFilter) -> Core[No
     def feed(view: View) -> Core[None]:
         check_same_bits(memory._descriptor, view.descriptor)  # noqa: SLF001 - our own class
         images = memory.images()
-        for pieces in groups(Layout.of(view.descriptor)):
+        for pieces in Layout.of(view.descriptor).groups():
             # Copies: other threads may be adding, and what is sent again must be the same.
             parts = [Part(n, start, images[n][start:stop].tobytes()) for n, start, stop in pieces]
             yield from _merge(view, parts, FROM_MEMORY)

@@ -21,6 +21,7 @@ import json
 import os
 import re
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -47,6 +48,7 @@ PAGE, SUM_BYTES = 4096, 32
 SHARD_BYTES, EPOCH_BYTES = 4, 8
 RECORD_BYTES = SHARD_BYTES + DIGEST_BYTES + EPOCH_BYTES
 PIECE_BYTES = 1024 * 1024
+BYTES_PER_TRIP = 2 * PIECE_BYTES
 
 
 class Part(NamedTuple):
@@ -75,13 +77,20 @@ class Layout(NamedTuple):
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
         """Yield shard, first and last byte of each piece, in their order."""
-        size = PIECE_BYTES
+        size = min(PIECE_BYTES, self.image)
         for shard in range(self.shards + 1):
             length = self.image
             if shard == self.shards:
-                length, size = self.discarded * RECORD_BYTES, PIECE_BYTES // 32 * RECORD_BYTES
+                length = self.discarded * RECORD_BYTES
+                size = max(1, size // RECORD_BYTES) * RECORD_BYTES
             for start in range(0, length, size):
                 yield shard, start, min(start + size, length)
+
+    def groups(self) -> Iterator[list[tuple[int, int, int]]]:
+        """Yield the pieces that are read in one round trip."""
+        pieces, most = self.pieces(), max(1, BYTES_PER_TRIP // min(PIECE_BYTES, self.image))
+        while some := list(islice(pieces, most)):
+            yield some
 
 
 def encode_header(descriptor: Descriptor, layout: Layout) -> bytes:

@@ -23,7 +23,7 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.sizing import estimate_count, estimate_deviation
 
-from .generation import count_shard
+from .generation import count_items, count_shard
 from .stored_filter import check_room
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class FillWatch(LockOwner):
         shards: Sequence[Shard] = view.shards
         began, descriptor = self._clock(), view.descriptor
         beyond, deviation = RISES, 0.0
-        if view.kind.is_counted:
+        if descriptor.native:
             beyond = "the filter takes more memory"
         else:
             shards = self._some(view, -(-ITEMS_AT_A_LOOK * len(shards) // descriptor.capacity))
@@ -126,7 +126,7 @@ class FillWatch(LockOwner):
         if (window := descriptor.window) is not None:
             deviation = 0.05 * descriptor.capacity
             beyond += f" (each of the {window.slices} slices of the window takes an even share)"
-        counted = yield from view.kind.count(descriptor, shards, SAMPLE_BYTES)
+        counted = yield from count_items(descriptor, shards, SAMPLE_BYTES)
         if counted is None:
             self._until_look = 1
             return

@@ -1,4 +1,4 @@
-"""One generation of a filter as an object sees it, and how its kind of shards is kept and counted.
+"""One generation of a filter as an object sees it, and how its shards are counted.
 
 A view is replaced as a whole, so an operation that took one at its start is not confused by a clear
 in another thread.
@@ -28,7 +28,6 @@ from bloomlock.sizing import (
     FIRST_BYTE,
     error_rate_at_fill,
     estimate_count,
-    shard_capacity,
     whole_collisions,
 )
 from bloomlock.slices import Slice, SliceState, compound_error_rate, live_slices, slices_in
@@ -38,7 +37,7 @@ from bloomlock.strategies.bitmap import image_bytes
 from bloomlock.strategies.script import too_many_slices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
@@ -49,9 +48,6 @@ COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
 """About 2 ms of the server's time."""
 
 COMMANDS_PER_TRIP = 8
-
-EXPANSION = 2
-"""A filter of the server's own grows by a part that holds so many times the items of the last."""
 
 
 class Counted(NamedTuple):
@@ -73,13 +69,15 @@ class Counted(NamedTuple):
     slices: int = 1
 
 
-def count_bitmaps(
+def count_items(
     descriptor: Descriptor, shards: Sequence[Shard], sample: int | None = None
 ) -> Core[Counted | None]:
     """Count the items of shards in all slices that count; an item in two of them counts twice.
 
     `sample`: how many bytes of a slice speak for it. None if a shard has changed in between.
     """
+    if descriptor.native:
+        return (yield from _count_native(descriptor, shards))
     most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // descriptor.shard_bytes())
     counting = [count_shard(descriptor, shard, sample) for shard in shards]
     found = yield from in_parallel(counting, most)
@@ -172,13 +170,11 @@ def _count_bits(
     return total * part.bits // counted_bits, discarded
 
 
-def count_servers_own(
-    descriptor: Descriptor, shards: Sequence[Shard], _: int | None = None
-) -> Core[Counted | None]:
+def _count_native(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
     counts = yield from in_parallel([_count_own(shard) for shard in shards])
     if None in counts:
         return None
-    items, size = sum(count or 0 for count in counts), descriptor.size
+    items, size = sum(number or 0 for number in counts), descriptor.size
     filled = -math.expm1(-size.num_hashes * items / size.num_bits)
     return Counted(items, round(filled * size.num_bits))
 
@@ -192,47 +188,6 @@ def _count_own(shard: Shard) -> Core[int | None]:
         header_command(shard.key),
     )
     return int(number) if there and plain_header(start) == shard.header else None
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What the shards of a filter are: a header and bitmaps in one string.
-
-    A filter that the server has itself (BF.*) is a key of its own beside a string of the header
-    alone. It carries the generation, and is reserved before the string with the header is there.
-
-    Attributes:
-        count: Counts the items; its result is None if the filter changed while it counted.
-        is_counted: Whether the server has the filter itself, and keeps count of its items.
-        is_sorted: Whether the set of tombstones is sorted, by epochs.
-    """
-
-    count: Callable[..., Core[Counted | None]]
-    is_counted: bool = False
-    is_sorted: bool = False
-
-    def keys(self, key: str, header: int) -> tuple[str, ...]:
-        return (native_key(key, generation_of(header)),) if self.is_counted else ()
-
-    def reserve(self, key: str, descriptor: Descriptor, seconds: int) -> list[bytes]:
-        """Return the commands that make these keys, empty, for some seconds."""
-        items = shard_capacity(descriptor.capacity, descriptor.size.shards)
-        reserve = (repr(descriptor.error_rate), items, "EXPANSION", EXPANSION)
-        commands = []
-        for own in self.keys(key, descriptor.header):
-            commands.append(encode_command("BF.RESERVE", own, *reserve))
-            commands.append(encode_command("EXPIRE", own, seconds))
-        return commands
-
-
-PLAIN, NATIVE = Kind(count_bitmaps), Kind(count_servers_own, is_counted=True)
-WINDOWED = Kind(count_bitmaps, is_sorted=True)
-
-
-def kind_of(descriptor: Descriptor) -> Kind:
-    if descriptor.window:
-        return WINDOWED
-    return NATIVE if descriptor.native else PLAIN
 
 
 def set_header(key: str, header: int) -> bytes:
@@ -254,7 +209,6 @@ class View:
     header: int
     hasher: Hasher
     shards: tuple[Shard, ...]
-    kind: Kind
     image_bytes: int
     discards: bool
     expected: int
@@ -268,10 +222,10 @@ class View:
             if descriptor.slices:
                 state = SliceState(hasher, descriptor.epoch_us, descriptor.slices)
             shards.append(Shard(keys.bits(number), header, bits, state))
-        whole, kind = sum(map(image_bytes, shards)), kind_of(descriptor)
+        whole = sum(map(image_bytes, shards))
         expected = header | DISCARDED if descriptor.discards else header
         discards = descriptor.discards
-        return cls(descriptor, header, hasher, tuple(shards), kind, whole, discards, expected)
+        return cls(descriptor, header, hasher, tuple(shards), whole, discards, expected)
 
 
 def new_generation() -> int:

@@ -9,10 +9,11 @@ from redis.exceptions import ResponseError
 
 from bloomlock.commands import call, encode_command, in_parallel
 from bloomlock.descriptor import CLEAR
-from bloomlock.keys import discards_key
+from bloomlock.keys import discards_key, native_key
 from bloomlock.runtime.clients import not_portable
 
 from .claim_lists import ClaimCounts, count_claims
+from .generation import count_items
 from .state import in_one_generation
 
 if TYPE_CHECKING:
@@ -239,8 +240,8 @@ def info(state: FilterState) -> Core[FilterInfo]:
     view, counted = yield from _counted(state)
     keys = [state.keys.meta]
     for shard in view.shards:
-        keys += [shard.key, *view.kind.keys(shard.key, view.header)]
-        keys += [discards_key(shard.key)] if counted.discarded else []
+        native = native_key(shard.key, view.descriptor.generation)
+        keys += [shard.key, discards_key(shard.key), native]
     asked = [call(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
     try:
         memory = sum(size or 0 for (size,) in (yield from in_parallel(asked)))
@@ -258,7 +259,7 @@ def count(state: FilterState) -> Core[int]:
 
 def _counted(state: FilterState) -> Core[tuple[View, Counted]]:
     def count_now(view: View) -> Core[tuple[View, Counted] | None]:
-        counted = yield from view.kind.count(view.descriptor, view.shards)
+        counted = yield from count_items(view.descriptor, view.shards)
         return None if counted is None else (view, counted)
 
     return (yield from in_one_generation(state, count_now))

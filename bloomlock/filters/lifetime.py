@@ -22,10 +22,10 @@ from redis.exceptions import ResponseError
 from bloomlock.commands import Script, answer_of, call, encode_command, in_parallel
 from bloomlock.descriptor import generation_of, plain_header
 from bloomlock.errors import ConfigurationError
-from bloomlock.keys import ClaimKeys, prepared_key
+from bloomlock.keys import ClaimKeys, native_key, prepared_key
 from bloomlock.strategies.base import header_command
 
-from .generation import kind_of, new_generation
+from .generation import new_generation
 from .placing import DROP, bytes_of
 from .state import in_one_generation
 from .stored_filter import look
@@ -100,8 +100,7 @@ def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[b
 def _keys_of(keys: FilterKeys, shard: int, descriptor: Descriptor) -> list[str]:
     ours = ClaimKeys.of(keys.bits(shard))
     rest = [key for key in ours if key not in (ours.bits, ours.discarded)]
-    own = kind_of(descriptor).keys(ours.bits, descriptor.header)
-    return [ours.bits, ours.discarded, *rest, *own]
+    return [ours.bits, ours.discarded, *rest, native_key(ours.bits, descriptor.generation)]
 
 
 def check_ttl(parameter: str, value: object) -> int:
@@ -141,7 +140,7 @@ def expire(state: FilterState, ttl_ms: int) -> Core[None]:
 
 
 def _set_shard(view: View, shard: Shard, more: list[str], ttl_ms: int) -> Core[bool]:
-    keys = [*ClaimKeys.of(shard.key), *view.kind.keys(shard.key, view.header), *more]
+    keys = [*ClaimKeys.of(shard.key), native_key(shard.key, view.descriptor.generation), *more]
     call = keys, (bytes_of(view.header), ttl_ms)
     (reply,) = yield from _EXPIRE.call([call], repeatable=True)
     return bool(answer_of(reply, "expiry needs"))

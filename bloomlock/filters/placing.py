@@ -6,14 +6,13 @@ Where EVAL is forbidden a transaction under WATCH does what each script does.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.commands import Script, call, check, encode_command, in_parallel, send_with_retry
 from bloomlock.descriptor import (
-    CLEAR,
-    CREATE,
+    DISCARDED,
     HEADER_BYTES,
     Descriptor,
     Replaced,
@@ -34,11 +33,13 @@ from bloomlock.keys import (
     stripe_fence,
 )
 from bloomlock.refusals import is_missing
-from bloomlock.spec import FIELDS, encode, refuse_unknown_flags
+from bloomlock.sizing import shard_capacity
+from bloomlock.spec import FIELDS, encode
 from bloomlock.strategies.base import header_command
 
-from .generation import kind_of, set_header
+from .generation import set_header
 from .stored_filter import look_at_shard
+from .tombstones import add_sentinel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +50,10 @@ PLACED_SECONDS = 7 * 24 * 3600
 """How long a shard that is prepared waits for a client to place it."""
 PREPARED_BYTES = 16 * 1024 * 1024
 """Shards that are made, or placed, at once: it takes about 5 ms of the server's time."""
+EXPANSION = 2
+"""A filter of the server's own grows by a part that holds so many times the items of the last."""
+LASTING = 6
+"""Keys of place.lua before those that go with the generation that was there."""
 WATCHED_TRIES = 100
 T = TypeVar("T")
 
@@ -113,53 +118,57 @@ def store_commands(keys: FilterKeys, descriptor: Descriptor) -> list[bytes]:
     ]
 
 
-def is_filled(descriptor: Descriptor) -> bool:
-    """Return whether the shards of a generation are prepared with bits; else they are empty."""
-    return descriptor.origin not in (CREATE, CLEAR)
-
-
 def prepare(keys: FilterKeys, planned: Descriptor, size: int = 0) -> Core[None]:
     """Prepare all shards of a generation: zeros of a size, or, of an empty one, the header alone.
 
     S1: what gives a shard its header is sent once, and last. If the first request were late, a
     second one would prepare the shard once more while the generation is in use. So the generation
     is given up where a reply was lost, unless the request has arrived. If the server loses the key
-    after that, later writes make one without a header.
+    after that, later writes make one without a header. The header of `planned.discards` has the
+    flag, and the set its sentinel before.
     """
-    kind, header = kind_of(planned), bytes_of(planned.header)
+    header = planned.header | DISCARDED if planned.discards else planned.header
     seconds = PREPARED_SECONDS if size else PLACED_SECONDS
 
     def prepare_shard(shard: int) -> Core[None]:
         key = keys.bits(shard)
         prepared = prepared_key(key, planned.generation)
-        expiry = encode_command("EXPIRE", prepared, seconds)
+        first, commands = [], [set_header(prepared, header)]
         if size:
-            yield from call(prepared, encode_command("SETRANGE", prepared, size - 1, b"\0"), expiry)
-        commands = [
-            header_command(key),
-            *kind.reserve(key, planned, seconds),
-            set_header(prepared, planned.header),
-            expiry,
-        ]
+            first.append(encode_command("SETRANGE", prepared, size - 1, b"\0"))
+        if planned.discards:
+            first.append(add_sentinel(prepared, planned))
+        if first:
+            yield from call(prepared, *first, *expire_commands(prepared, seconds))
+        if planned.native:
+            own = native_key(key, planned.generation)
+            items = shard_capacity(planned.capacity, planned.size.shards)
+            reserve = (repr(planned.error_rate), items, "EXPANSION", EXPANSION)
+            commands.insert(0, encode_command("BF.RESERVE", own, *reserve))
+            commands.append(encode_command("EXPIRE", own, seconds))
+        commands.append(encode_command("EXPIRE", prepared, seconds))
         try:
-            replies = yield from send_with_retry(Request(key, commands), repeatable=False)
+            check((yield from send_with_retry(Request(key, commands), repeatable=False)))
         except ConnectionLost as lost:
             (there,) = yield from call(prepared, header_command(prepared))
-            if not lost.sent or there != header:
+            if not lost.sent or header_from_bytes(there) != header:
                 raise
-            return
-        if isinstance(replies[0], ResponseError):
-            # This look raises the reason, if it is that something else is there.
-            yield from look_at_shard(keys, shard)
-        refuse_unknown_flags(keys.name, header_from_bytes(check(replies)[0]))
 
-    most = max(1, PREPARED_BYTES // size) if size else None
+    steps: list[Core[Any]] = []
+    for shard in range(planned.size.shards):
+        # The look refuses what is no filter, before anything is replaced.
+        steps += look_at_shard(keys, shard), prepare_shard(shard)
     try:
-        yield from in_parallel([prepare_shard(n) for n in range(planned.size.shards)], most)
+        yield from in_parallel(steps, 2 * max(1, PREPARED_BYTES // size) if size else None)
     except (RedisError, BloomlockError, ConnectionLost):
         with suppress(RedisError):
             yield from discard_prepared(keys, planned)
         raise
+
+
+def expire_commands(prepared: str, seconds: int) -> list[bytes]:
+    """Return the commands that let a prepared shard and its tombstones expire later."""
+    return [encode_command("EXPIRE", key, seconds) for key in (prepared, discards_key(prepared))]
 
 
 def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
@@ -167,9 +176,8 @@ def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
     def discard(shard: int) -> Core[None]:
         key = keys.bits(shard)
         prepared = prepared_key(key, planned.generation)
-        own = kind_of(planned).keys(key, planned.header)
+        names = prepared, discards_key(prepared), native_key(key, planned.generation)
         # A cluster that moves the slot refuses a command of several keys.
-        names = (prepared, discards_key(prepared), *own)
         yield from call(key, *(encode_command("UNLINK", name) for name in names))
 
     yield from in_parallel([discard(shard) for shard in range(planned.size.shards)])
@@ -179,28 +187,25 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
     """S3: put a prepared shard in its place; False: it is neither there nor prepared."""
     key = keys.bits(shard)
     prepared, ours = prepared_key(key, placing.generation), ClaimKeys.of(key)
-    stays = [ours.fence, *kind_of(placing).keys(key, placing.header)]
+    lasting = [ours.fence, native_key(key, placing.generation)]
     goes = [*ours.of_generation]
     if placing.replaces is not None:
         goes.append(native_key(key, generation_of(placing.replaces.header)))
-    names = [key, discards_key(key), prepared, discards_key(prepared), *stays, *goes]
-    size, is_full = placing.string_bytes(), is_filled(placing)
-    arguments = (bytes_of(placing.header), size, int(is_full), len(stays))
+    names = [key, discards_key(key), prepared, discards_key(prepared), *lasting, *goes]
+    arguments = (bytes_of(placing.header), placing.string_bytes())
     (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
     if isinstance(reply, Exception) and is_missing(reply):
-        return (yield from _place_watched(placing, names, len(stays)))
-    if isinstance(reply, ResponseError):
-        # This look raises the reason, if it is that something else is there.
-        yield from look_at_shard(keys, shard)
+        return (yield from _place_watched(placing, names))
     if isinstance(reply, Exception):
         raise reply
     return bool(reply)
 
 
-def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Core[bool]:
+def _place_watched(placing: Descriptor, names: Sequence[str]) -> Core[bool]:
     # Only prepared keys are watched, which nobody adds to. Each exists once, so EXEC does nothing
     # for a helper that has slept.
-    (key, table, prepared, prepared_table), size = names[:4], placing.string_bytes()
+    key, table, prepared, prepared_table, *lasting = names[:LASTING]
+    size = placing.string_bytes()
     looks = [
         encode_command("WATCH", prepared, prepared_table),
         header_command(key),
@@ -213,21 +218,20 @@ def _place_watched(placing: Descriptor, names: Sequence[str], stays: int) -> Cor
         _, there, start, length, has_set = check(replies)
         header = header_from_bytes(start)
         is_in_place = placing.has_header(plain_header(there))
-        is_short, is_flagged = length < size, has_discards(header)
-        is_lost = (is_short and is_filled(placing)) or (is_flagged and not has_set)
+        is_lost = has_discards(header) and not has_set
         if is_in_place or is_lost or not placing.has_header(unflagged(header)):
             return is_in_place, ()
-        commands = [encode_command("UNLINK", *names[4 + stays :])]
-        if is_short:
+        commands = [encode_command("UNLINK", *names[LASTING:])]
+        if length < size:
             empty = encode_command("SETRANGE", key, size - 1, b"\0")
             unlink = encode_command("UNLINK", prepared)
             commands += [empty, set_header(key, placing.header), unlink]
         else:
             commands.append(encode_command("RENAME", prepared, key))
-        if is_flagged:
+        if has_discards(header):
             commands.append(encode_command("RENAME", prepared_table, table))
-        lasting = [key, table, *names[4 : 4 + stays]]
-        return True, commands + [encode_command("PERSIST", name) for name in lasting]
+        stays = [key, table, *lasting]
+        return True, commands + [encode_command("PERSIST", name) for name in stays]
 
     return (yield from _transact(key, looks, decide))
 

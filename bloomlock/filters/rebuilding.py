@@ -12,14 +12,11 @@ An item that is discarded after it was taken over is then discarded in the new g
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from itertools import compress
 from numbers import Integral
 from operator import not_
 from typing import TYPE_CHECKING, Any
-
-from redis.exceptions import RedisError
 
 from bloomlock.descriptor import CLOSED, READY
 from bloomlock.descriptor import REBUILD as REBUILT
@@ -32,7 +29,7 @@ from bloomlock.spec import RequestedSpec
 from . import answers, switch
 from .batches import before_adding, chunks
 from .discards import discard_many
-from .dump import Source
+from .dump import Source, SourceReplaced
 from .files import Layout
 from .generation import View
 from .options import FilterOptions
@@ -41,7 +38,7 @@ from .stored_filter import look, look_at_shard
 from .support import REBUILD, check_support
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
@@ -66,19 +63,7 @@ def rebuild(
     view = yield from in_one_generation(state, find)
     model = _wanted(view.descriptor, capacity, error_rate, bits).describe()
     made = _Rebuild(state, view, model)
-    try:
-        yield from made.begin()
-        yield from made.add(items)
-        yield from made.close()
-        yield from made.add_late(() if late is None else late())
-        yield from made.discard()
-        yield from made.finish()
-    except GeneratorExit:
-        raise
-    except BaseException:
-        with suppress(RedisError, BloomlockError, OSError):
-            yield from made.give_up()
-        raise
+    yield from switch.or_give_up(made.run(items, late or tuple), made.give_up)
     yield from state.attach()
 
 
@@ -100,11 +85,11 @@ def _wanted(
 
 
 class _Rebuild:
-    """The steps of a rebuild of the filter that a view shows."""
+    """A rebuild of the filter that a view shows."""
 
     def __init__(self, state: FilterState, old: View, model: Descriptor) -> None:
         self._state = state
-        self._old = old
+        self._old = self._attached(old)
         self._model = model
         self._prepared = switch.Prepared(state.keys, model, REBUILT, may_replace=True, what=REBUILD)
         self._closed: Descriptor | None = None
@@ -112,18 +97,39 @@ class _Rebuild:
         # Identities of items that were discarded, and that were not taken over since.
         self._dead: set[bytes] = set()
 
-    def begin(self) -> Core[None]:
+    def run(self, items: Items, late: Callable[[], Items]) -> Core[None]:
+        keys = self._state.keys
         self._dead = yield from self._discarded()
         yield from self._prepared.begin(Layout.of(self._model))
         target = replace(self._prepared.target, state=READY)
-        view = View.of(self._state.keys, target)
+        view = View.of(keys, target)
         beside = [
             shard._replace(key=prepared_key(shard.key, target.generation)) for shard in view.shards
         ]
-        self._new = view = replace(view, shards=tuple(beside))
-        self._loader = self._attached(view)
-        self._loader.key = self._model.key
-        yield from self._loader.fill.start(view)
+        view = replace(view, shards=tuple(beside))
+        self._new = self._attached(view)
+        self._new.key = self._model.key
+        yield from self._new.fill.start(view)
+        yield from self._take_over(items)
+        closed = yield from self._close()
+        # From now on no add to the filter is answered. Items that were absent until now are tested
+        # once more.
+        self._old = self._attached(View.of(keys, closed.with_key(self._state.key)))
+        absent, self._absent = self._absent, []
+        yield from self._take_over(absent)
+        yield from self._take_over(late())
+        yield from self._discard((yield from self._discarded()) - self._dead, view)
+        try:
+            yield from self._prepared.switch(closed)
+        except FilterLostError:
+            stored = (yield from look(keys)).descriptor
+            if stored is None or stored.header != closed.header:
+                raise
+            seconds = round(switch.LOOKS * switch.LOOK_SECONDS)
+            raise BloomlockError(
+                f"filter {keys.name!r}: what `late` returns takes longer than {seconds} s to add, "
+                "and other clients opened the filter again; it is as it was"
+            ) from None
 
     def _attached(self, view: View) -> FilterState:
         """Return a state that works with one generation, whatever the name leads to."""
@@ -135,88 +141,64 @@ class _Rebuild:
         made.view = view
         return made
 
-    def add(self, items: Items) -> Core[None]:
-        """Take over those of the items that the filter has."""
+    def _take_over(self, items: Items) -> Core[None]:
+        """Add those of the items that the filter has."""
+        hasher = (yield from self._old.current()).hasher
         count = 0
-        for taken in chunks(self._loader, items, "auto", finish=True):
-            yield from self._take_over(encode_items(taken, count))
+        for taken in chunks(self._new, items, "auto", finish=True):
+            encoded = encode_items(taken, count)
             count += len(taken)
+            there = yield from before_adding(answers.exists_many(self._old, encoded))
+            found = list(compress(encoded, there))
+            yield from answers.update(self._new, found)
+            if self._dead:
+                self._dead.difference_update(map(hasher.identify, found))
+            self._absent += compress(encoded, map(not_, there))
 
-    def add_late(self, items: Items) -> Core[None]:
-        # The filter is closed, so items that were absent until now are tested once more.
-        absent, self._absent = self._absent, []
-        yield from self.add(absent)
-        yield from self.add(items)
+    def _discarded(self) -> Core[set[bytes]]:
+        """Return the identities of the items that are discarded in the filter."""
+        source = Source((yield from self._old.current()))
+        try:
+            yield from source.begin()
+        except SourceReplaced:
+            raise self._state.lost_during(REBUILD) from None
+        return source.identities
 
-    def _take_over(self, items: Sequence[bytes]) -> Core[None]:
-        old = self._state
-        if self._closed is not None:
-            old = self._attached(self._old)
-        there = yield from before_adding(answers.exists_many(old, items))
-        found = list(compress(items, there))
-        yield from answers.update(self._loader, found)
-        if self._dead:
-            self._dead.difference_update(map(self._old.hasher.identify, found))
-        self._absent += compress(items, map(not_, there))
-
-    def discard(self) -> Core[None]:
+    def _discard(self, dead: set[bytes], view: View) -> Core[None]:
         """Discard the items that were discarded after they were taken over."""
-        dead = (yield from self._discarded()) - self._dead
         if dead and self._model.seeds:
             raise BloomlockError(
                 f"filter {self._state.keys.name!r}: {len(dead)} items were discarded during the "
                 "rebuild, and with seeds only the items say where their bits are; it is as it was"
             )
-        by_identity = self._new.hasher.of_identities()
+        by_identity = view.hasher.of_identities()
         shards = [
             shard._replace(slices=SliceState(by_identity, 0, self._model.slices))
-            for shard in self._new.shards
+            for shard in view.shards
         ]
-        beside = replace(self._new, hasher=by_identity, shards=tuple(shards))
+        beside = replace(view, hasher=by_identity, shards=tuple(shards))
         yield from discard_many(self._attached(beside), dead)
 
-    def _discarded(self) -> Core[set[bytes]]:
-        source = Source(self._old)
-        if not (yield from source.begin()):
-            raise self._state.lost_during(REBUILD)
-        return source.identities
-
-    def close(self) -> Core[None]:
-        """Close the filter: from now on no add to it is answered."""
+    def _close(self) -> Core[Descriptor]:
         keys, generation = self._state.keys, self._state.own_generation()
+        old = yield from self._old.current()
 
         def step() -> Core[Descriptor]:
             stored = (yield from look(keys)).descriptor
             if stored is not None and (stored.generation, stored.state) == (generation, CLOSED):
                 return stored  # by a try whose reply was lost
-            if stored is None or stored.state != READY or stored.header != self._old.header:
+            if stored is None or stored.state != READY or stored.header != old.header:
                 raise self._state.lost_during(REBUILD)
             return (yield from switch.close(keys, stored, generation))
 
-        self._closed = yield from switch.retried(keys, step)
-        self._old = View.of(keys, self._closed.with_key(self._state.key))
-        if not (yield from switch.close_shards(keys, self._closed)):
+        self._closed = closed = yield from switch.retried(keys, step)
+        if not (yield from switch.close_shards(keys, closed)):
             raise self._state.lost_during(REBUILD)
-
-    def finish(self) -> Core[None]:
-        """Put the new generation in the place of the closed filter."""
-        closed, keys = self._closed, self._state.keys
-        self._prepared.expected = closed
-        try:
-            yield from self._prepared.switch()
-        except FilterLostError:
-            stored = (yield from look(keys)).descriptor
-            if closed is None or stored is None or stored.header != closed.header:
-                raise
-            seconds = round(switch.LOOKS * switch.LOOK_SECONDS)
-            raise BloomlockError(
-                f"filter {keys.name!r}: what `late` returns takes longer than {seconds} s to add, "
-                "and other clients opened the filter again; it is as it was"
-            ) from None
+        return closed
 
     def give_up(self) -> Core[None]:
-        """Delete what was prepared, and open the filter again if it is closed."""
-        yield from self._prepared.give_up()
+        """Open the filter again if it is closed, and delete what was prepared."""
         if self._closed is not None:
             keys, closed = self._state.keys, self._closed
             yield from switch.retried(keys, lambda: switch.reopen(keys, closed))
+        yield from self._prepared.give_up()

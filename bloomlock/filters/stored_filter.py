@@ -22,11 +22,11 @@ from bloomlock.descriptor import (
 )
 from bloomlock.effects import ConnectionLost, Replies, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
+from bloomlock.keys import native_key
 from bloomlock.sizing import bytes_text
 from bloomlock.spec import FIELDS, decode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command
 
-from .generation import kind_of
 from .tombstones import sentinel_command
 
 if TYPE_CHECKING:
@@ -100,16 +100,16 @@ def are_whole(keys: FilterKeys, descriptor: Descriptor, shards: Iterable[int]) -
 
 
 def _is_whole(keys: FilterKeys, descriptor: Descriptor, shard: int) -> Core[bool]:
-    key, kind = keys.bits(shard), kind_of(descriptor)
-    header, length, has_sentinel, *are_there = yield from _ask(
+    key = keys.bits(shard)
+    header, length, has_sentinel, has_native = yield from _ask(
         keys,
         shard,
-        sentinel_command(key, descriptor.header, is_sorted=kind.is_sorted),
-        *(encode_command("EXISTS", own) for own in kind.keys(key, descriptor.header)),
+        sentinel_command(key, descriptor),
+        encode_command("EXISTS", native_key(key, descriptor.generation)),
     )
     if has_discards(header) and not has_sentinel:
         return False
-    if not descriptor.has_header(unflagged(header)) or not all(are_there):
+    if not descriptor.has_header(unflagged(header)) or (descriptor.native and not has_native):
         return False
     refuse_wrong_length(keys, shard, length, descriptor)
     return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
@@ -22,8 +23,9 @@ from bloomlock.commands import (
     in_parallel,
 )
 from bloomlock.descriptor import (
+    CLEAR,
     CLOSED,
-    DISCARDED,
+    CREATE,
     HEADER_BYTES,
     PLACING,
     READY,
@@ -42,7 +44,7 @@ from bloomlock.spec import DamagedDescriptorError
 from bloomlock.strategies.base import header_command
 
 from .files import RECORD_BYTES, SHARD_BYTES, Layout
-from .generation import kind_of, new_generation, set_header
+from .generation import new_generation
 from .placing import (
     PLACED_SECONDS,
     PREPARED_BYTES,
@@ -51,7 +53,7 @@ from .placing import (
     compare_and_set,
     discard_prepared,
     drop,
-    is_filled,
+    expire_commands,
     keys_of_shard,
     place,
     prepare,
@@ -68,7 +70,7 @@ from .stored_filter import (
     look_at_shard,
     refuse_wrong_length,
 )
-from .tombstones import write_set
+from .tombstones import add_records, sentinel_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -174,22 +176,19 @@ def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]
     """
     stored = found.descriptor
     placing = replace(planned, state=PLACING, replaces=_replaced(found, planned))
-    if not is_filled(planned):
+    is_empty = planned.origin in (CREATE, CLEAR)
+    if is_empty:
         yield from prepare(keys, planned)
     if stored is not None and stored.state == PLACING:
         # Nobody may place a shard of it any more.
         yield from discard_prepared(keys, stored)
     # A new generation does not expire as yet.
     commands = [*store_commands(keys, placing), encode_command("PERSIST", keys.meta)]
-    try:
-        done = yield from compare_and_set(keys, stored, commands)
-    except RedisError:
-        if not is_filled(planned):
+    if not (yield from compare_and_set(keys, stored, commands)):
+        if is_empty:
             yield from discard_prepared(keys, planned)
-        raise
-    if not done and not is_filled(planned):
-        yield from discard_prepared(keys, planned)
-    ready = (yield from _finish(keys, placing)) if done else None
+        raise Changed
+    ready = yield from _finish(keys, placing)
     if ready is None:
         raise Changed
     return ready
@@ -222,7 +221,7 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
         return found
     # The look has seen the header of the first shard already.
     is_first_there = stored.has_header(found.header)
-    has_more = stored.discards or bool(kind_of(stored).keys(keys.bits(0), stored.header))
+    has_more = stored.discards or stored.native
     rest = range(0 if is_first_there and has_more else 1, stored.size.shards)
     if is_first_there and (yield from are_whole(keys, stored, rest)):
         refuse_wrong_length(keys, 0, found.length, stored)
@@ -256,6 +255,19 @@ def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
 # -- filled beside --------------------------------------------------------------------------------
 
 
+def or_give_up(work: Core[T], give_up: Callable[[], Core[object]]) -> Core[T]:
+    """Do the work; if it does not succeed, take back what it has begun."""
+    try:
+        return (yield from work)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # What remains of a prepared generation expires by itself.
+        with suppress(RedisError, BloomlockError, OSError):
+            yield from give_up()
+        raise
+
+
 class Prepared:
     """A generation that is filled beside what has the filter's name; `what` does it, for messages.
 
@@ -264,15 +276,11 @@ class Prepared:
     switch. Prepared keys have a time-out, so what a killed process leaves goes by itself.
     """
 
-    expected: Descriptor | None = None
-    """The closed filter that is replaced; None: whatever is there."""
-
     def __init__(
         self, keys: FilterKeys, model: Descriptor, origin: str, *, may_replace: bool, what: str
     ) -> None:
         self.target = model.with_generation(0, PLACING, origin=origin)
         self.keys = keys
-        self._is_sorted = kind_of(model).is_sorted
         self._may_replace = may_replace
         self._what = what
 
@@ -284,7 +292,8 @@ class Prepared:
 
         def step() -> Core[None]:
             target = self.target
-            self.target = target.with_generation(new_generation(), PLACING, origin=target.origin)
+            target = target.with_generation(new_generation(), PLACING, origin=target.origin)
+            self.target = replace(target, discards=layout.discarded > 0)
             yield from prepare(self.keys, self.target, layout.image)
 
         yield from retried(self.keys, step)
@@ -294,33 +303,25 @@ class Prepared:
 
     def write(self, parts: Sequence[Part]) -> Core[None]:
         writes = []
-        for part in parts:
-            if part.shard < self._layout.shards:
-                writes.append(self._write_bits(part))
-            else:
-                writes += [self._write_set(*one) for one in _by_shard(part.data).items()]
-        yield from in_parallel(writes)
+        for number, start, data in parts:
+            key, skipped = self._key(number), max(0, HEADER_BYTES - start)
+            if number < self._layout.shards:
+                bits = encode_command("SETRANGE", key, start + skipped, bytes(data[skipped:]))
+                writes.append((key, [bits]))
+                continue
+            for shard, records in _by_shard(data).items():
+                key = self._key(shard)
+                writes.append((key, add_records(key, self.target, records)))
+        expire = partial(expire_commands, seconds=PREPARED_SECONDS)
+        yield from in_parallel([call(key, *some, *expire(key)) for key, some in writes])
 
-    def _write_bits(self, part: Part) -> Core[None]:
-        key, skipped = self._key(part.shard), max(0, HEADER_BYTES - part.start)
-        yield from call(
-            key,
-            encode_command("SETRANGE", key, part.start + skipped, bytes(part.data[skipped:])),
-            encode_command("EXPIRE", key, PREPARED_SECONDS),
-        )
+    def switch(self, expected: Descriptor | None = None) -> Core[None]:
+        """Put it in the place of a closed filter that is expected; None: of whatever is there."""
+        yield from retried(self.keys, lambda: self._put(expected))
 
-    def _write_set(self, shard: int, records: Sequence[bytes]) -> Core[None]:
-        key = self._key(shard)
-        (found,) = yield from call(key, header_command(key))
-        yield from call(key, set_header(key, header_from_bytes(found) | DISCARDED))
-        yield from write_set(key, self.target.header, records, is_sorted=self._is_sorted)
-
-    def switch(self) -> Core[None]:
-        yield from retried(self.keys, self._put)
-
-    def _put(self) -> Core[None]:
+    def _put(self, expected: Descriptor | None) -> Core[None]:
         found = yield from look(self.keys)
-        stored, expected, target = found.descriptor, self.expected, self.target
+        stored, target = found.descriptor, self.target
         if stored is not None and stored.generation == target.generation:
             # An earlier try was carried out, and its reply was lost.
             if (yield from settle(self.keys, found)).gone is not None:
@@ -344,24 +345,24 @@ class Prepared:
         yield from put(self.keys, found, planned)
 
     def _keep(self, shard: int) -> Core[None]:
-        """Compare a shard's header, which a key that was lost since has not, and keep it."""
+        """Compare header and sentinel, which keys that were lost since have not, and keep them."""
         key = self._key(shard)
-        start, length, _, is_set_there = yield from call(
+        start, length, has_sentinel, *_ = yield from call(
             key,
             header_command(key),
             encode_command("STRLEN", key),
-            encode_command("EXPIRE", key, PLACED_SECONDS),
-            # 0 if there is none.
-            encode_command("EXPIRE", discards_key(key), PLACED_SECONDS),
+            sentinel_command(key, self.target),
+            *expire_commands(key, PLACED_SECONDS),
         )
         header = header_from_bytes(start)
         is_whole = self.target.has_header(unflagged(header)) and length >= self._layout.image
-        if not is_whole or (has_discards(header) and not is_set_there):
+        if not is_whole or (has_discards(header) and not has_sentinel):
             raise self._lost()
 
     def give_up(self) -> Core[None]:
-        """Delete what was prepared; what fails goes by itself later."""
-        with suppress(RedisError, BloomlockError):
+        """Delete what was prepared, unless the switch has begun: any client finishes it then."""
+        stored = (yield from look(self.keys)).descriptor
+        if stored is None or stored.generation != self.target.generation:
             yield from discard_prepared(self.keys, self.target)
 
     def _refuse_taken(self, stored: Descriptor | None, refused: int) -> None:

@@ -16,13 +16,14 @@ from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.hash_keys import DIGEST_BYTES
 from bloomlock.hashing import pick
-from bloomlock.keys import PREPARED_SECONDS, discards_key
+from bloomlock.keys import discards_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
     from bloomlock.strategies import Segment, Shard, Strategy
     from bloomlock.strategies.base import Answered
@@ -96,12 +97,12 @@ def _look_up(shard: Shard, items: Sequence[bytes]) -> Core[list[int] | None]:
     return found
 
 
-def read_set(key: str, header: int, *, is_sorted: bool) -> Core[list[bytes] | None]:
+def read_set(key: str, descriptor: Descriptor) -> Core[list[bytes] | None]:
     """Return the tombstones of the shard at a key: for each an identity and 8 bytes of its epoch.
 
-    None if it is not the set of that generation. `is_sorted`: whether the filter has a window.
+    None if the set is not of the generation of the descriptor.
     """
-    table = discards_key(key)
+    table, is_sorted = discards_key(key), descriptor.window is not None
     found: dict[bytes, int] = {}
     cursor = 0
     while True:
@@ -117,27 +118,34 @@ def read_set(key: str, header: int, *, is_sorted: bool) -> Core[list[bytes] | No
         if not cursor:
             break
     # Read last: a set that has it now was that of the generation before too.
-    (is_whole,) = yield from call(table, sentinel_command(key, header, is_sorted=is_sorted))
+    (is_whole,) = yield from call(table, sentinel_command(key, descriptor))
     if not is_whole:
         return None
     return [member + epoch.to_bytes(EPOCH_BYTES, "big") for member, epoch in found.items()]
 
 
-def sentinel_command(key: str, header: int, *, is_sorted: bool) -> bytes:
+def sentinel_command(key: str, descriptor: Descriptor) -> bytes:
     """Return the command that says whether the set of the shard at a key has its sentinel."""
-    name = "ZSCORE" if is_sorted else "SISMEMBER"
-    return encode_command(name, discards_key(key), sentinel(header))
+    name = "ZSCORE" if descriptor.window else "SISMEMBER"
+    return encode_command(name, discards_key(key), sentinel(descriptor.header))
 
 
-def write_set(key: str, header: int, records: Sequence[bytes], *, is_sorted: bool) -> Core[None]:
-    """Put records in the set of the shard that is prepared at a key; may be repeated."""
-    table = discards_key(key)
-    name, first = ("ZADD", ("+inf",)) if is_sorted else ("SADD", ())
-    commands = [encode_command(name, table, *first, sentinel(header))]
-    for start in range(0, len(records), IDENTITIES_PER_COMMAND):
-        words: list[bytes | int] = []
-        for record in records[start : start + IDENTITIES_PER_COMMAND]:
-            words += [int.from_bytes(record[DIGEST_BYTES:], "big")] if is_sorted else []
-            words.append(record[:DIGEST_BYTES])
-        commands.append(encode_command(name, table, *words))
-    yield from call(table, *commands, encode_command("EXPIRE", table, PREPARED_SECONDS))
+def add_sentinel(key: str, descriptor: Descriptor) -> bytes:
+    return _add(key, descriptor, [(sentinel(descriptor.header), "+inf")])
+
+
+def add_records(key: str, descriptor: Descriptor, records: Sequence[bytes]) -> list[bytes]:
+    """Return the commands that put records, as `read_set` returns them, in the set of a shard.
+
+    The set has its sentinel before. One that was evicted since gets none by these commands.
+    """
+    members = [(one[:DIGEST_BYTES], int.from_bytes(one[DIGEST_BYTES:], "big")) for one in records]
+    starts = range(0, len(members), IDENTITIES_PER_COMMAND)
+    return [_add(key, descriptor, members[at : at + IDENTITIES_PER_COMMAND]) for at in starts]
+
+
+def _add(key: str, descriptor: Descriptor, members: Sequence[tuple[bytes, int | str]]) -> bytes:
+    if descriptor.window:
+        words = [word for member, epoch in members for word in (epoch, member)]
+        return encode_command("ZADD", discards_key(key), *words)
+    return encode_command("SADD", discards_key(key), *(member for member, _ in members))

@@ -337,6 +337,21 @@ def test_a_key_that_is_evicted_at_any_step(world, kind, lost, seed, is_long):
         assert number > 1
 
 
+def test_a_helper_that_wakes_when_another_client_has_replaced_what_is_broken(world):
+    """It places no shard of the broken generation over those of the next one."""
+    number, left = 0, 0
+    while not left:
+        walk = world.start(Way("dead", (("create",),)), evicted="first shard")()
+        left = go_on(walk, 0, number)
+        walk.take(Move(EXTRA, "evict first shard"))
+        BloomFilter("x", client=world.client, **SHAPE).add(ITEM)
+        go_on(walk, 0)
+        walk.close()
+        assert BloomFilter.open("x", client=world.client).exists(ITEM), number
+        number += 1
+    assert number > 3
+
+
 def test_two_and_three_clients_in_orders_by_chance(world, seed, is_long):
     """Requests are late, and keys are evicted."""
     for number in range(MANY if is_long else WALKS):

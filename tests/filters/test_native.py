@@ -9,7 +9,7 @@ import redis
 
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.errors import ConfigurationError, FilterMismatchError
-from bloomlock.filters import generation
+from bloomlock.filters import placing
 from bloomlock.keys import FilterKeys, native_key
 
 META, BITS = b"bloomlock:{x}:meta", b"bloomlock:{x}:bits"
@@ -107,7 +107,7 @@ def test_no_filter_of_an_earlier_generation_is_left_behind(r, make, shards):
 
 
 def test_what_the_server_refuses_to_create_leaves_nothing(r, make, monkeypatch):
-    monkeypatch.setattr(generation, "EXPANSION", -1)
+    monkeypatch.setattr(placing, "EXPANSION", -1)
     with pytest.raises(redis.ResponseError, match="(?i)expansion"):
         make()
     assert r.keys() == []

@@ -7,7 +7,7 @@ import threading
 import pytest
 from flat_options import given
 from servers import wait_until
-from stepped import Crash, Stepped, crash
+from stepped import Crash, Interrupted, Stepped, crash, interrupt
 
 from bloomlock import BloomFilter
 from bloomlock.errors import BloomlockError, ConfigurationError, OutcomeUnknownError
@@ -139,6 +139,30 @@ def test_a_crash_at_any_moment_loses_nothing(r, shape):
         # To fill a filter that grows takes many requests that are all alike.
         number += 5 if "on_full" in shape else 1
     assert states >= {b"ready", b"closed"}
+
+
+@pytest.mark.parametrize("way", ["rebuild", "copy_to"])
+@pytest.mark.usefixtures("impatient")
+def test_what_is_interrupted_is_taken_back_unless_the_switch_has_begun(r, way):
+    number, is_over = 0, False
+    while not is_over:
+        r.flushall()
+        filled(r, shards=2).copy("source")
+        made = Stepped.opened("x" if way == "rebuild" else "source", number, interrupt, r)
+        try:
+            if way == "rebuild":
+                made.rebuild(OLD, 5_000)
+            else:
+                made.copy_to(r, "x", replace=True)
+        except Interrupted:
+            assert r.hget("bloomlock:{x}:meta", "state") != b"closed"
+        else:
+            is_over = True
+        assert all(opened(r).exists_many(OLD)), number
+        if way == "rebuild":
+            assert not r.keys("*:prepared:????????????"), number
+        number += 1
+    assert number > 9
 
 
 @pytest.mark.usefixtures("impatient")

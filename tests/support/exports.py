@@ -7,7 +7,7 @@ import io
 from flat_options import given
 
 from bloomlock import BloomFilter
-from bloomlock.filters import dump, files, tombstones
+from bloomlock.filters import files, tombstones
 
 SECRET = b"a secret of more than 16 bytes"
 ITEMS = [f"item {number}" for number in range(600)]
@@ -76,6 +76,6 @@ WAYS = {
 
 def small_parts(monkeypatch, size=1_009):
     """Let parts have about a thousand bytes, not a divisor of anything."""
-    monkeypatch.setattr(dump, "BYTES_PER_TRIP", 2 * size)
+    monkeypatch.setattr(files, "BYTES_PER_TRIP", 2 * size)
     monkeypatch.setattr(files, "PIECE_BYTES", size)
     monkeypatch.setattr(tombstones, "IDENTITIES_PER_COMMAND", 3)

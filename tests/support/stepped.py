@@ -14,6 +14,10 @@ class Crash(BaseException):
     """The process ends here: nothing more is sent."""
 
 
+class Interrupted(BaseException):
+    """The process goes on, and may take back what it has begun."""
+
+
 class Stepped(BloomFilter):
     """A filter that calls `act` before its request of the number `at`.
 
@@ -54,13 +58,15 @@ class Stepped(BloomFilter):
                     step = core.send(answer) if error is None else core.throw(error)
                 except StopIteration as stop:
                     return stop.value
-                if kind.done == kind.at:
-                    kind.done += 1
-                    kind.act()
-                kind.done += 1
                 answer = error = None
                 try:
+                    if kind.done == kind.at:
+                        kind.done += 1
+                        kind.act()
+                    kind.done += 1
                     answer = yield step
+                except Interrupted as raised:
+                    error = raised
                 except Exception as raised:  # noqa: BLE001 - it is the core's
                     error = raised
 
@@ -69,3 +75,7 @@ class Stepped(BloomFilter):
 
 def crash() -> None:
     raise Crash
+
+
+def interrupt() -> None:
+    raise Interrupted
