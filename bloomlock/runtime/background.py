@@ -209,9 +209,7 @@ async def finish(work: Coroutine[Any, Any, T], seconds: float | None = None) -> 
     while not task.done():
         left = until - loop.time()
         if left <= 0 and cancelled is not None:
-            _LATE.add(task)
-            task.add_done_callback(_LATE.discard)
-            task.add_done_callback(_report)
+            keep(task).add_done_callback(_report)
             raise cancelled
         try:
             await asyncio.wait((task,), timeout=left if left < float("inf") else None)
@@ -226,8 +224,14 @@ async def finish(work: Coroutine[Any, Any, T], seconds: float | None = None) -> 
     return task.result()
 
 
-_LATE: set[asyncio.Task[Any]] = set()
-"""A loop keeps its tasks by weak references."""
+_TASKS: set[asyncio.Task[Any]] = set()
+
+
+def keep(task: asyncio.Task[T]) -> asyncio.Task[T]:
+    # A loop keeps its tasks by weak references.
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)
+    return task
 
 
 def _report(task: asyncio.Task[Any]) -> None:
