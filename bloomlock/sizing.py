@@ -7,7 +7,6 @@ A. Broder, M. Mitzenmacher, "Network applications of Bloom filters: a survey", I
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Literal, cast, get_args
@@ -48,8 +47,8 @@ MAX_BITS_PER_ITEM = 1000
 MIN_ERROR_RATE = 1e-15
 
 RATE_TOLERANCE = 1.05
-"""By which factor the rate may exceed the requested one before a filter gets more bits than the
-formula says. Only filters of some thousand items at rates below 1e-8 do."""
+"""By which factor the rate of a small filter may exceed what the formula says, because the number
+of its set bits varies and other items have all offsets of a new one."""
 _UNIT = 1024
 
 
@@ -156,20 +155,6 @@ def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:
     return math.ceil(-num_hashes * capacity / math.log1p(-root))
 
 
-def small_filter_rate(count: int, num_bits: int, num_hashes: int, *, seeded: bool) -> float:
-    """Return the false-positive rate of one shard after n items, with what the formula leaves out.
-
-    That is the unevenness of the number X of set bits in the mean of (X/m)^k (to the second order),
-    and `whole_collisions`, which seeds have not.
-    """
-    clear = math.exp(-num_hashes * count / num_bits)
-    variance = num_bits * clear * (1 - (1 + num_hashes * count / num_bits) * clear)
-    pairs = num_hashes * (num_hashes - 1) / 2
-    uneven = 1 + pairs * max(variance, 0.0) / (num_bits * (1 - clear)) ** 2
-    whole = 0.0 if seeded else whole_collisions(1 - clear, num_bits, num_hashes)
-    return expected_error_rate(count, num_bits, num_hashes) * uneven + whole
-
-
 def whole_collisions(fill_ratio: float, num_bits: int, num_hashes: int) -> float:
     """Return a bound of the chance that one other item has nearly all offsets of a new one."""
     # There are m^3 sequences of offsets. One of n items has the same with probability n/m^3, and as
@@ -182,17 +167,10 @@ def whole_collisions(fill_ratio: float, num_bits: int, num_hashes: int) -> float
     return float(min(1.0, 2 * count * (1 + fill_ratio) / clear / num_bits**3))
 
 
-def _bits_that_keep(capacity: int, error_rate: float, num_hashes: int, *, seeded: bool) -> int:
-    """Return the smallest m from `bits_needed` on whose `small_filter_rate` is low enough."""
-
-    def is_enough(bits: int) -> bool:
-        rate = small_filter_rate(capacity, bits, num_hashes, seeded=seeded)
-        return rate <= RATE_TOLERANCE * error_rate
-
-    least = max(bits_needed(capacity, error_rate, num_hashes), MIN_SHARD_BITS)
-    if is_enough(least):
-        return least
-    return least + bisect_left(range(least, MAX_SHARD_BITS), True, key=is_enough)
+def _bits_against_collisions(capacity: int, error_rate: float, num_hashes: int) -> int:
+    """Return how many bits keep `whole_collisions` within a hundredth of the rate."""
+    fill = min(error_rate ** (1 / num_hashes), 1 - 2**-53)
+    return math.ceil(math.cbrt(200 * capacity * (1 + fill) / (1 - fill) / error_rate))
 
 
 def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
@@ -224,7 +202,6 @@ def size_for(
     *,
     num_hashes: int | None = None,
     shards: int | None = None,
-    seeded: bool = False,
     usual_bits: int = USUAL_SHARD_BITS,
 ) -> Size:
     """Return the smallest filter that holds `capacity` items at `error_rate`.
@@ -235,9 +212,10 @@ def size_for(
     all_bits = bits_needed(capacity, error_rate, k)
     count = shards or min(MAX_SHARDS, -(-all_bits // usual_bits))
     items = shard_capacity(capacity, count)
-    if bits_needed(items, error_rate, k) > MAX_SHARD_BITS:
+    bits = max(bits_needed(items, error_rate, k), _bits_against_collisions(items, error_rate, k))
+    if bits > MAX_SHARD_BITS:
         raise too_large(capacity, error_rate, all_bits, shards)
-    return Size(_bits_that_keep(items, error_rate, k, seeded=seeded), k, count)
+    return Size(max(bits, MIN_SHARD_BITS), k, count)
 
 
 def native_size_for(capacity: int, error_rate: float, shards: int | None = None) -> Size:
@@ -264,11 +242,6 @@ def too_large(
         f"capacity {capacity} at error_rate {error_rate} needs about 2^{math.log2(num_bits):.1f} "
         f"bits, but {most} shards hold 2^{32 + math.log2(most):.1f}"
     )
-
-
-def expected_error_rate(count: float, num_bits: int, num_hashes: int) -> float:
-    """Return the false-positive rate after `count` distinct items: (1 - e^(-kn/m))^k."""
-    return float((-math.expm1(-num_hashes * count / num_bits)) ** num_hashes)
 
 
 def error_rate_at_fill(fill_ratio: float, num_hashes: int) -> float:

@@ -182,8 +182,6 @@ class Ring:
         error_rate: float,
         num_hashes: int,
         shards: int | None,
-        *,
-        seeded: bool = False,
     ) -> tuple[Size, tuple[Slice, ...]]:
         """Return the size of a slice, and all slices; without `shards` none is above a MiB."""
         items, rate = -(-capacity // self.slices), self.slice_rate(error_rate)
@@ -193,7 +191,6 @@ class Ring:
             rate,
             num_hashes=num_hashes,
             shards=shards,
-            seeded=seeded,
             usual_bits=min(USUAL_SLICE_BITS, USUAL_SHARD_BITS // ring),
         )
         room, each = math.ceil(items / size.shards), 8 * ((size.shard_bits + 7) // 8)

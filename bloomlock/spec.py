@@ -147,13 +147,12 @@ class RequestedSpec:
         capacity, rate, shards = self.capacity, self.error_rate, self.shards
         if self.native:
             return sizing.native_size_for(capacity, rate, shards), ()
-        hashes, seeded = self._hashes(optimize), self.seeds is not None
+        hashes = self._hashes(optimize)
         if self.growth is not None:
             return growing_slices(capacity, rate, hashes, shards, self.growth)
         if self.window is not None:
-            return self.window.slices_for(capacity, rate, hashes, shards, seeded=seeded)
-        size = sizing.size_for(capacity, rate, num_hashes=hashes, shards=shards, seeded=seeded)
-        return size, ()
+            return self.window.slices_for(capacity, rate, hashes, shards)
+        return sizing.size_for(capacity, rate, num_hashes=hashes, shards=shards), ()
 
     def _hashes(self, optimize: Optimize) -> int:
         if self.seeds or self.num_hashes:

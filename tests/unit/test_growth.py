@@ -6,9 +6,10 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rates import rate_of
 
 from bloomlock.errors import ConfigurationError
-from bloomlock.sizing import FIRST_BIT, estimate_deviation, small_filter_rate
+from bloomlock.sizing import FIRST_BIT, estimate_deviation
 from bloomlock.slices import (
     MAX_GROWTH,
     MAX_STRING_BITS,
@@ -33,10 +34,7 @@ def test_the_rates_of_all_slices_at_their_room_keep_the_rate_of_the_filter(
     capacity, rate, factor, shards
 ):
     found = described(capacity, rate, factor=factor, shards=shards)
-    rates = [
-        small_filter_rate(part.room, part.bits, part.num_hashes, seeded=False)
-        for part in found.slices
-    ]
+    rates = [rate_of(part.room, part.bits, part.num_hashes) for part in found.slices]
     assert sum(rates) <= rate
     assert compound_error_rate(rates) <= rate
     assert sum(part.error_rate for part in found.slices) < rate
