@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from numbers import Integral
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigurationError
 from .sizing import MAX_HASHES
@@ -112,16 +113,11 @@ def check_seeds(seeds: object) -> tuple[int, ...] | None:
     if seeds is None:
         return None
     allowed = f"1 to {MAX_HASHES} different whole numbers from 0 to 2^32 - 1, or None"
-    if isinstance(seeds, (str, bytes)) or not hasattr(seeds, "__iter__"):
+    checked: tuple[Any, ...] = ()
+    if isinstance(seeds, Iterable) and not isinstance(seeds, (str, bytes)):
+        checked = tuple(seeds)
+    are_whole = all(isinstance(one, Integral) and not isinstance(one, bool) for one in checked)
+    in_range = are_whole and all(0 <= int(one) < 2**32 for one in checked)
+    if not in_range or not 1 <= len(checked) <= MAX_HASHES or len(set(checked)) != len(checked):
         raise ConfigurationError(f"seeds must be {allowed}, not {seeds!r}")
-    checked = tuple(seeds)
-    if (
-        not 1 <= len(checked) <= MAX_HASHES
-        or any(
-            isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32
-            for seed in checked
-        )
-        or len(set(checked)) != len(checked)
-    ):
-        raise ConfigurationError(f"seeds must be {allowed}, not {seeds!r}")
-    return tuple(int(seed) for seed in checked)
+    return tuple(map(int, checked))

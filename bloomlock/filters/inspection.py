@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 class Parameters:
     """What every kind of filter reports from its descriptor alone."""
 
-    @property
-    def _descriptor(self) -> Descriptor:
-        raise NotImplementedError
+    _descriptor: Descriptor
 
     @property
     def capacity(self) -> int:
@@ -87,7 +85,7 @@ class FilterBase(Parameters):
     _state: FilterState
 
     @property
-    def _descriptor(self) -> Descriptor:
+    def _descriptor(self) -> Descriptor:  # type: ignore[override]  # of each generation its own
         return self._state.descriptor
 
     @property

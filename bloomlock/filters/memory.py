@@ -19,7 +19,7 @@ from .fill import FillWatch
 from .generation import Counted
 from .inspection import FilterInfo, Parameters
 from .memory_bits import PythonBits, check_same_bits
-from .options import refuses
+from .options import OnFullHere, choice
 from .support import IN_PROCESS, check_support
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from bloomlock.sizing import Optimize
 
     from .files import FilePath
-    from .options import OnFullHere
 
     Images = list[npt.NDArray[np.uint8]]
     Items = Iterable[str | bytes]
@@ -145,8 +144,9 @@ class MemoryBloomFilter(Parameters, LockOwner):
 
     def _hold(self, descriptor: Descriptor, images: Images | None, on_full: OnFullHere) -> None:
         LockOwner.__init__(self)
-        self._parameters, self._on_full = descriptor, on_full
-        self._fill = FillWatch("(in memory)", refuse=refuses(on_full))
+        self._descriptor, self._on_full = descriptor, on_full
+        refuse = choice("on_full", on_full, OnFullHere) == "raise"
+        self._fill = FillWatch("(in memory)", refuse=refuse)
         size, hasher = descriptor.string_bytes(), descriptor.hasher()
         # Each is the image of a shard's Redis string with a header of zeros, so it goes to Redis,
         # and comes from there, as it is.
@@ -161,10 +161,6 @@ class MemoryBloomFilter(Parameters, LockOwner):
         # counted, and only what was there before is estimated.
         self._others = self.count() if images else 0
         self._look()
-
-    @property
-    def _descriptor(self) -> Descriptor:
-        return self._parameters
 
     def add(self, item: str | bytes) -> bool:
         """Add an item; return True if it is new.
@@ -247,7 +243,7 @@ class MemoryBloomFilter(Parameters, LockOwner):
 
     def count(self) -> int:
         """Return the estimated number of distinct items; 4 MB are counted in a millisecond."""
-        return self._estimate(self._bits_set())
+        return self._counted().items
 
     def __len__(self) -> int:
         """Return `count()`; so an empty filter is False."""
@@ -255,12 +251,10 @@ class MemoryBloomFilter(Parameters, LockOwner):
 
     def info(self) -> FilterInfo:
         """Return all that is known; the name is empty, the generation 0, the strategy "memory"."""
-        bits_set = self._bits_set()
-        counted = Counted(self._estimate(bits_set), bits_set)
         # The generation is of no account here.
         descriptor = self._descriptor.with_generation(0, READY)
         memory_bytes = sum(image.nbytes for image in self._images)
-        return FilterInfo.of(descriptor, counted, "", "memory", memory_bytes)
+        return FilterInfo.of(descriptor, self._counted(), "", "memory", memory_bytes)
 
     def images(self) -> Images:
         """Return the bitmap of each shard as it is, not a copy.
@@ -288,15 +282,14 @@ class MemoryBloomFilter(Parameters, LockOwner):
         """Return the parameters."""
         return f"<{type(self).__name__}: {self._shape()}>"
 
-    def _bits_set(self) -> int:
-        return sum(
+    def _counted(self) -> Counted:
+        bits_set = sum(
             int.from_bytes(image.data[at : at + BYTES_PER_COUNT], "little").bit_count()
             for image in self._images
             for at in range(0, len(image), BYTES_PER_COUNT)
         )
-
-    def _estimate(self, bits_set: int) -> int:
-        return round(estimate_count(bits_set, self.num_bits, self.num_hashes))
+        items = round(estimate_count(bits_set, self.num_bits, self.num_hashes))
+        return Counted(items, bits_set)
 
     def _look(self) -> None:
         """Say so if there are many items, and let the engine add all but the last before a look."""

@@ -126,13 +126,11 @@ class KeptAnswers(LockOwner):
 
     def end(self) -> None:
         """Answer nothing any more, whatever is confirmed or kept by operations under way."""
-        self._now = _end_of_time
+        self._now = lambda: math.inf
 
     @property
     def is_over(self) -> bool:
-        if self._now is _end_of_time:
-            return True
-        return self._until < math.inf and self._until <= self._now()
+        return self._until <= self._now()
 
 
 class CacheTicket(NamedTuple):
@@ -150,12 +148,8 @@ def _key_of(item: Any) -> Any:
 
 
 def keys_of(items: Sequence[Any]) -> Keys:
-    """Return what stands for each item in a set, None for one that is not kept."""
+    """Return what stands for each item in a set, None for an item that is not kept."""
     kinds = set(map(type, items))
     if kinds == {str}:
         return items
     return list(zip(items, strict=True)) if kinds == {bytes} else list(map(_key_of, items))
-
-
-def _end_of_time() -> float:
-    return math.inf

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from bloomlock.errors import ConfigurationError
 from bloomlock.hash_keys import check_key
 from bloomlock.keys import DEFAULT_PREFIX
+from bloomlock.sizing import check_flag
 from bloomlock.slices import Growth, Window
 from bloomlock.spec import RequestedSpec, refuse_key
 from bloomlock.strategies import ScriptStrategy, make_strategy
@@ -49,7 +50,6 @@ class FilterOptions:
     shape: dict[str, Any] | None = None
     updates: Strategy = field(init=False)
     hash_key: HashKey | None = field(init=False)
-    refuses: bool = field(init=False)
     caching: NearCache | None = field(init=False)
     wanted: RequestedSpec | None = field(init=False, default=None)
 
@@ -80,9 +80,7 @@ class FilterOptions:
         near = near if isinstance(near, NearCache) else NearCache(near)
         near.check()
         self.caching = near if near.size else None
-        if not isinstance(self.refresh, bool):
-            raise ConfigurationError(f"refresh must be True or False, not {self.refresh!r:.80}")
-        self.refuses = self.on_full == "raise"
+        self.refresh = check_flag("refresh", self.refresh)
         if self.wanted is not None:
             self.strategy_for(self.wanted)
 
@@ -92,7 +90,7 @@ class FilterOptions:
         if not (spec.window or spec.growth):
             return self.updates
         check_support(WINDOW if spec.window else GROWTH, self.updates.name)
-        if spec.window and self.refuses:
+        if spec.window and self.on_full == "raise":
             raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
         return ScriptStrategy(self.updates.name, has_slices=True, refresh=self.refresh)
 
@@ -104,12 +102,3 @@ def choice(parameter: str, value: object, allowed: object) -> str:
     raise ConfigurationError(
         f"{parameter} must be {' or '.join(map(repr, choices))}, not {value!r:.80}"
     )
-
-
-def refuses(on_full: object) -> bool:
-    """Return whether a full filter in the process refuses new items; that one does not grow."""
-    if on_full == "grow":
-        raise ConfigurationError(
-            "on_full must be 'warn' or 'raise', not 'grow': a filter in the process does not grow"
-        )
-    return choice("on_full", on_full, OnFullHere) == "raise"

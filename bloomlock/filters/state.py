@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -145,7 +146,7 @@ class FilterState(LockOwner):
         options = self.options
         self.strategy = options.updates if model is None else options.strategy_for(model)
         self.runs_scripts = self.strategy.name in SUPPORT[CLAIMS].strategies
-        self.fill = FillWatch(self.keys.name, refuse=options.refuses, clock=self.clock)
+        self.fill = FillWatch(self.keys.name, refuse=options.on_full == "raise", clock=self.clock)
         if model is not None and model.growth:
             self.fill = GrowthWatch(self.keys, self.clock)
         self.tombstones = ScriptStrategy(self.strategy.name, all_set=True)
@@ -399,7 +400,10 @@ def follow(state: FilterState, view: View, header: int | None = None) -> Core[Vi
         header, _ = yield from look_at_shard(state.keys, 0)
     is_own = state.is_own(header) and not view.descriptor.has_header(header)
     is_strict = state.on_lost == "raise"
-    stored = None if is_own else (yield from look_for_another(state.keys))
+    stored = None
+    if not is_own:
+        with suppress(RedisError, BloomlockError, OSError):
+            stored = (yield from look(state.keys)).descriptor
     if not is_own and (stored is None or not stored.continues(view.descriptor)):
         if is_strict:
             raise_lost(state, view, header)
@@ -420,10 +424,3 @@ def raise_lost(state: FilterState, view: View, header: int) -> None:
     )
     if state.lose(view, why) or state.view is None:
         raise FilterLostError(why)
-
-
-def look_for_another(keys: FilterKeys) -> Core[Descriptor | None]:
-    try:
-        return (yield from look(keys)).descriptor
-    except (RedisError, BloomlockError, OSError):
-        return None

@@ -62,7 +62,7 @@ TOGETHER = [
     ({"window": 60, "slices": 13}, "slices must be a whole number from 2 to 12 or None, not 13"),
     ({"window": 60, "slices": True}, "not True"),
     ({"window": 1, "slices": 12}, "at least 1.2 s with 12 slices"),
-    (WITH_WINDOW | {"refresh": 1}, "refresh must be True or False, not 1"),
+    (WITH_WINDOW | {"refresh": 2}, "refresh must be True or False, not 2"),
     ({"window": 0, "refresh": True}, "window must be a timedelta or seconds"),
     ({"key": "x" * 16, "seeds": [1]}, "seeds must be None with a key"),
     ({"num_hashes": 2, "seeds": [1]}, "num_hashes must be None with seeds"),
@@ -128,7 +128,7 @@ def test_open_refuses_the_same(parameter):
 
 
 def test_open_refuses_what_is_of_a_window_for_what_is_no_flag():
-    refuse(BloomFilter.open, "refresh must be True or False, not 1", "x", client=NOWHERE, refresh=1)
+    refuse(BloomFilter.open, "refresh must be True or False, not 2", "x", client=NOWHERE, refresh=2)
 
 
 @pytest.mark.parametrize("face", [BloomFilter, AsyncBloomFilter, MemoryBloomFilter])
