@@ -281,7 +281,6 @@ class MajorityAttempt(Attempt):
         Then nothing is left on any server that answers. QuorumError if no majority gave a vote
         when time was up, or, without a limit, for longer than the lease.
         """
-        self.begun = True
         steps, lease_ms = self._steps, self.request.lease_ms
         outage_since = self._clock()
         while True:

@@ -182,8 +182,7 @@ class LockSession(Watched):
             if hold.token == attempt.request.token:
                 WATCHDOG.remove(hold)
                 self._holds.pop(hold, None)
-        if attempt.begun:
-            yield from attempt.leave_behind()
+        yield from attempt.leave_behind()
 
     def release(self, owner: object) -> Core[None]:
         while True:
@@ -286,7 +285,7 @@ class LockSession(Watched):
     def lose(self, hold: Hold, reason: str, *, behind: bool = False) -> bool:
         """Note that a hold is lost; return whether that is news.
 
-        It is reported in this thread, or `behind` it; this never raises then.
+        The watchdog notes it `behind` the thread or loop of the holder, and logs what is news.
         """
         WATCHDOG.remove(hold)
         hold.lost = hold.lost or reason
@@ -303,26 +302,20 @@ class LockSession(Watched):
             WATCHDOG.call(partial(self._call, on_lost, lock, "on_lost"), self, hold.loop)
         if not behind:
             REPORTS.lost(self.what, [self.label], reason)
-        self._report("lost", boot_clock() - hold.since, hold, reason, behind=behind)
+        self._report("lost", boot_clock() - hold.since, hold, reason)
         return True
 
     def _report(
-        self,
-        kind: EventKind,
-        seconds: float,
-        hold: Hold | None = None,
-        error: str | None = None,
-        *,
-        behind: bool = False,
+        self, kind: EventKind, seconds: float, hold: Hold | None = None, error: str | None = None
     ) -> None:
-        if (observer := self.options.observer) is not None:
-            fence = None if hold is None else hold.fence
-            event = LockEvent(kind, self.name, fence, seconds, error)
-            if hold is not None and behind:
-                call = partial(self._call, observer, event, "the observer")
-                WATCHDOG.call(call, self, hold.loop)
-            else:
-                self._call(observer, event, "the observer", logged=Exception)
+        if (observer := self.options.observer) is None:
+            return
+        event = LockEvent(kind, self.name, hold.fence if hold else None, seconds, error)
+        if hold is not None and kind in ("renewed", "lost"):
+            call = partial(self._call, observer, event, "the observer")
+            WATCHDOG.call(call, self, hold.loop)
+        else:
+            self._call(observer, event, "the observer", logged=Exception)
 
     def _call(
         self,
@@ -361,7 +354,7 @@ class LockSession(Watched):
     def renewed(self, hold: Hold) -> None:
         # The reply may come while the hold is given back.
         if hold in self._holds:
-            self._report("renewed", boot_clock() - hold.since, hold, behind=True)
+            self._report("renewed", boot_clock() - hold.since, hold)
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
         is_news = hold in self._holds and self.lose(hold, reason, behind=True)

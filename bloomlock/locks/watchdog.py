@@ -72,7 +72,6 @@ class Watchdog:
         self._only_one = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._wake_at = float("inf")
-        self._runs = False
         self._queues = weakref.WeakKeyDictionary[Any, background.SerialQueue]()
 
     def add(self, hold: Hold, session: Watched) -> None:
@@ -82,7 +81,7 @@ class Watchdog:
             hold.loop = asyncio.get_running_loop()
         self._holds[hold] = None
         at = hold.next_time()
-        if not self._runs:
+        if not self._only_one.locked():
             self._start_thread()
         elif at < self._wake_at:
             # The next hold, which is due later, need not wake it again: most are over by then.
@@ -149,11 +148,7 @@ class Watchdog:
         for hold in holds:
             if not hold.is_due(now + hold.renewal_seconds * GOES_ALONG):
                 continue
-            if hold.limit_lease_ms(hold.lease_ms, now) / 1000 <= hold.deadline - now:
-                # It has what `max_hold` allows.
-                hold.outage = ""
-                hold.schedule_renewal(now + hold.renewal_seconds)
-            elif (place := hold.place()) in busy:
+            if (place := hold.place()) in busy:
                 hold.renew_at = now + hold.retry_seconds
             else:
                 hold.renewing = True
@@ -300,7 +295,7 @@ class Watchdog:
     def _run(self) -> None:
         if not self._only_one.acquire(blocking=False):
             return
-        self._runs, busy_at = True, boot_clock()
+        busy_at = boot_clock()
         while self._holds or self._outages or boot_clock() - busy_at < IDLE_SECONDS:
             if self._holds:
                 busy_at = boot_clock()
@@ -314,7 +309,6 @@ class Watchdog:
                 # Without this thread every lock of the process would be lost.
                 REPORTS.exception("lock", "watching locks failed")
                 time.sleep(LONGEST_SLEEP)
-        self._runs = False
         self._only_one.release()
         if self._holds:
             # It was added when this thread seemed to run still.
@@ -341,8 +335,10 @@ class Watchdog:
                 end()
 
         def begin_task() -> None:
-            task = background.keep(asyncio.ensure_future(runtime.run(self._renew(runtime, holds))))
+            task = asyncio.ensure_future(runtime.run(self._renew(runtime, holds)))
             task.set_name("bloomlock-renewal")
+            _TASKS.add(task)
+            task.add_done_callback(_TASKS.discard)
             # Also of one that is cancelled before its first step.
             task.add_done_callback(lambda _: end())
 
@@ -353,6 +349,8 @@ class Watchdog:
                 loop.call_soon_threadsafe(begin_task)
 
 
+_TASKS: set[asyncio.Task[None]] = set()
+"""A loop keeps its tasks by weak references."""
 WATCHDOG = Watchdog()
 atexit.register(WATCHDOG.give_back_all)
 os.register_at_fork(after_in_child=WATCHDOG.start_over)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lock_scripts import Scripts, Step
 
-    from bloomlock.locks.protocol.steps import LockStep
+    from bloomlock.locks.protocol.steps import LockOperation
 
 LIVENESS_MS = 3 * SLICE_MS
 """lock.lua has the same number."""
@@ -103,7 +103,7 @@ class World(NamedTuple):
         channel = b"" if kind.tries else kind.channel or b"c%d" % who
         return LockRequest(token, LEASE_MS, kind.is_shared, channel)
 
-    def run(self, script: LockStep[Any], request: Any) -> Step:
+    def run(self, script: LockOperation[Any], request: Any) -> Step:
         # The connection of a client that has crashed is closed.
         heard = [
             b"c%d" % who for who, client in enumerate(self.clients) if client.phase != "crashed"

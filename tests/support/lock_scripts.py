@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from moved_clock import Stopped
 
-    from bloomlock.locks.protocol.steps import LockStep
+    from bloomlock.locks.protocol.steps import LockOperation
 
 KEYS = LockKeys.of("job")
 SHARED, END = b"=read", b"end"
@@ -82,7 +82,7 @@ class Scripts:
 
     def run(
         self,
-        script: LockStep[Any],
+        script: LockOperation[Any],
         state: LockState,
         now_ms: int,
         request: Any,
@@ -106,7 +106,7 @@ class Scripts:
             answer = answer._replace(fence=answer.fence - by_ms * 1000)
         return Step(answer, left, {token: fence - by_ms * 1000 for token, fence in told.items()})
 
-    def _run(self, script: LockStep[Any], before: LockState, request: Any) -> Step:
+    def _run(self, script: LockOperation[Any], before: LockState, request: Any) -> Step:
         with self._client.pipeline(transaction=False) as pipe:
             pipe.delete(*KEYS)
             if before.value is not None:

@@ -19,7 +19,7 @@ from bloomlock.commands import (
     named_error,
     send_with_retry,
 )
-from bloomlock.effects import ConnectionLost, Core, Request, Subscribe, make
+from bloomlock.effects import ConnectionLost, Core, Request, make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,8 +73,8 @@ SCRIPT = Script("lock")
 _opening = lru_cache(1024)(partial(encode_opening, 1))
 
 
-class LockStep(Generic[R]):
-    """One of the steps; its name and the `terms` of a request are the arguments, the token last."""
+class LockOperation(Generic[R]):
+    """A script call whose arguments are its name and the `terms` of a request, the token last."""
 
     def __init__(self, name: bytes, read: Callable[[Any], R]) -> None:
         self._name = name
@@ -124,9 +124,9 @@ def _read_acquire(reply: Any) -> Granted | Busy:
     return make(Busy, (reply[1], int(reply[2])))
 
 
-ACQUIRE = LockStep(b"acquire", _read_acquire)
-RENEW = LockStep(b"renew", bool)
-RELEASE = LockStep(b"release", bool)
+ACQUIRE = LockOperation(b"acquire", _read_acquire)
+RENEW = LockOperation(b"renew", bool)
+RELEASE = LockOperation(b"release", bool)
 
 
 class LockSteps:
@@ -134,8 +134,6 @@ class LockSteps:
 
     def __init__(self, keys: LockKeys) -> None:
         self.keys = keys
-        # Lets a core listen for announcements if there is a connection to listen on.
-        self.heed = Subscribe(keys.lock, connect=False)
 
     def acquire(self, request: LockRequest, *after: bytes) -> Core[tuple[Granted | Busy, Any]]:
         return ACQUIRE.run(self.keys, request, *after)

@@ -78,8 +78,6 @@ class Attempt:
     ) -> None:
         # Its channel is filled in when it has to wait.
         self.request = request
-        # Whether anything may have been sent, so that there may be something to leave.
-        self.begun = False
         self._steps = steps
         self._clock = clock
         self._crowded = crowded
@@ -96,12 +94,12 @@ class Attempt:
         RedisError if it cannot be asked at first, or later for longer than the lease, or when time
         is up. After any exception `leave` is to be run.
         """
-        self.begun = True
-        clock, failure = self._clock, None
+        clock, failure, key = self._clock, None, self._steps.keys.lock
         if self._limit < ENDLESS:
             yield Limit(self._limit, self._queue)
-        if self._crowded and clock() < self._until and (channel := (yield self._steps.heed)):
-            self.request = self.request.listening(channel)
+        if self._crowded and clock() < self._until:
+            # It listens at once if there is a connection to listen on.
+            self.request = self.request.listening((yield make(Subscribe, (key, False, None))))
         while True:
             sent = clock()
             try:
@@ -122,7 +120,7 @@ class Attempt:
             if not self.request.channel:
                 left = self._limit - clock()
                 seconds = max(0.0, left) if left < ENDLESS else None
-                channel = yield Subscribe(self._steps.keys.lock, True, seconds)
+                channel = yield Subscribe(key, True, seconds)
                 self.request = self.request.listening(channel or NO_CHANNEL)
             elif failure is None and (got := (yield from self._wait(busy, sent))):
                 return got
