@@ -32,11 +32,7 @@ class BloomlockAddon:
     """
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Change what neither the project nor the spider sets.
-
-        Args:
-            settings: Those of the crawler.
-        """
+        """Change what neither the project nor the spider sets."""
         chosen = load_object(settings["SCHEDULER"])
         name = f"{chosen.__module__}.{chosen.__qualname__}"
         for setting, middleware in (

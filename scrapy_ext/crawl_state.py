@@ -1,7 +1,6 @@
 """The crawl on the server, of which scripts alone decide the state: running, ended or waiting.
 
-Who comes after the end begins another crawl, however long the processes of the old one take to
-close: what these still write under the old id is refused.
+Who comes after the end begins another; what processes of the old one still write is refused.
 """
 
 from __future__ import annotations
@@ -133,12 +132,10 @@ class CrawlRecord:
         return None
 
     def delete(self) -> None:
-        identity = (self._client.hget(self.keys[0], "id") or b"").decode()
-        delete_filter(self.name, client=self._client, prefix=_prefix(identity))
+        delete_filter(self.name, client=self._client, prefix=_prefix(self.id))
         self._client.delete(*self.keys)
 
     def failed(self) -> list[tuple[bytes, str]]:
-        """Return entry and error of the requests that failed."""
         kept = [value.split(b"\0", 3) for value in self._client.hvals(self.keys[7])]
         return [(entry, why.decode(errors="replace")) for why, _, _, entry in kept]
 
@@ -265,7 +262,7 @@ def _prefix(identity: str) -> str:
 
 
 def keys_of(name: str) -> list[str]:
-    """Return all keys of a crawl, in the slot of its filter; see scripts/crawl_common.lua."""
+    """Return the keys of scripts/crawl_common.lua, in the slot of the filter."""
     return [f"{{{name.translate(_ESCAPES)}}}:{part}" for part in _PARTS]
 
 

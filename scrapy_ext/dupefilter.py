@@ -9,7 +9,7 @@ import logging
 import time
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from weakref import WeakSet
 
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
@@ -22,7 +22,7 @@ from bloomlock.errors import ConfigurationError
 from scrapy_ext import engine
 from scrapy_ext.engine import run_in_thread
 from scrapy_ext.middleware import BatchingMiddleware
-from scrapy_ext.requests import RecentFingerprints, leads_back
+from scrapy_ext.requests import Recent, leads_back
 from scrapy_ext.settings import only_looks, opening
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ logger = logging.getLogger("bloomlock.scrapy")
 
 NEAR_CACHE = 100_000
 """Requests known as seen, of which the server is not asked: nine links of ten are repeats."""
+Answers: TypeAlias = list[bool] | Exception | None
+"""What the filter says; None if it is not asked."""
 PROBE_S = 1.0
 """While the server is away it is tried this often."""
 
@@ -62,7 +64,7 @@ class BloomDupeFilter(RFPDupeFilter):
         # What the middleware has checked, on its way to `request_seen`.
         self._checked: WeakSet[Request] = WeakSet()
         # What this process has let through.
-        self._passed = RecentFingerprints()
+        self._passed = Recent()
         # Since when the filter is not asked: it is away, or may lack what it had.
         self._away_since: float | None = None
         self._timer: CallLaterResult | None = None
@@ -127,16 +129,14 @@ class BloomDupeFilter(RFPDupeFilter):
         own request. Never raises: while the server is away, what this process has not let through
         is fetched. Cost: one round trip.
         """
-        if self._shared is None:
-            return True  # `open` failed, was logged, and stops the crawl
         if request in self._checked:
             self._checked.discard(request)
             return False
         self._count("bloomlock/checked")
         self._count("bloomlock/waits")
         keys = [self._print(request)]
-        (is_new,) = self._settle(keys, self._ask(keys))
-        return not (is_new or _is_wanted(request) or leads_back(request, self._print))
+        (is_kept,) = self._settle([request], self._ask(keys))
+        return not (is_kept or leads_back(request, self._print))
 
     async def check_many(
         self, requests: list[Request], page: Request, *, has_items: bool = False
@@ -148,13 +148,11 @@ class BloomDupeFilter(RFPDupeFilter):
         del page, has_items
         are_asked = [not (one.dont_filter or self._is_offsite(one)) for one in requests]
         asked = list(compress(requests, are_asked))
-        if self._shared is None or not asked:
+        if not asked:
             return [True] * len(requests)
         self._count("bloomlock/checked", len(asked))
         keys = [*map(self._print, asked)]
-        answer = await run_in_thread(self._ask, keys)
-        are_new = self._settle(keys, answer)
-        are_kept = [is_new or _is_wanted(one) for one, is_new in zip(asked, are_new, strict=True)]
+        are_kept = self._settle(asked, await run_in_thread(self._ask, keys))
         self._checked.update(compress(asked, are_kept))
         kept = iter(are_kept)
         return [not is_asked or next(kept) for is_asked in are_asked]
@@ -182,8 +180,7 @@ class BloomDupeFilter(RFPDupeFilter):
             return False
         return not offsite.should_follow(request, spider)
 
-    def _ask(self, keys: Sequence[bytes]) -> list[bool] | Exception | None:
-        """Return what the filter says; None if it is not asked."""
+    def _ask(self, keys: Sequence[bytes]) -> Answers:
         if self._shared is None or self._away_since is not None:
             return None
         try:
@@ -192,14 +189,15 @@ class BloomDupeFilter(RFPDupeFilter):
         except Exception as error:  # noqa: BLE001
             return error
 
-    def _settle(self, keys: Sequence[bytes], answers: list[bool] | Exception | None) -> list[bool]:
-        """Return for each key whether it is let through."""
+    def _settle(self, requests: list[Request], answers: Answers) -> list[bool]:
+        """Return for each request whether it is let through."""
         if answers is not None:
             self._count("bloomlock/trips")
         if isinstance(answers, Exception) or self._is_lost():
             self._suspend(answers)
-        are_new = []
-        for position, key in enumerate(keys):
+        are_kept = []
+        for position, request in enumerate(requests):
+            key = self._print(request)
             # What the filter has is not noted: a page whose reply is lost may have recorded it, and
             # lets it through.
             is_known = key in self._passed
@@ -210,8 +208,8 @@ class BloomDupeFilter(RFPDupeFilter):
                 self._count("bloomlock/allowed")
             if is_new:
                 self._passed.add(key)
-            are_new.append(is_new)
-        return are_new
+            are_kept.append(is_new or request.meta.get("bloomlock_filter") is False)
+        return are_kept
 
     def _is_lost(self) -> bool:
         """Return whether the filter was made again. One that was cleared on purpose is not lost."""
@@ -261,14 +259,6 @@ class BloomDupeFilter(RFPDupeFilter):
             return
         self._timer = None
         self._count("bloomlock/refills")
-        logger.warning(
-            "The filter %r is asked again after %.1f s.",
-            shared.name,
-            time.monotonic() - since,
-        )
+        lasted = time.monotonic() - since
+        logger.warning("The filter %r is asked again after %.1f s.", shared.name, lasted)
         self._away_since = None
-
-
-def _is_wanted(request: Request) -> bool:
-    """Return whether a request is fetched though it is seen."""
-    return request.meta.get("bloomlock_filter") is False

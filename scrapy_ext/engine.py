@@ -77,10 +77,7 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
 
 async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Make a blocking call in a thread, by asyncio where Scrapy runs on it, else by the reactor.
-
-    A caller that is cancelled does not end the call.
-    """
+    """Make a blocking call in a thread; a caller that is cancelled does not end it."""
     if is_asyncio_available():
         return await asyncio.to_thread(call, *args, **kwargs)
     return await maybe_deferred_to_future(deferToThread(call, *args, **kwargs))

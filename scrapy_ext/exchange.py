@@ -39,6 +39,8 @@ class Exchange:
     `is_idle`: the engine has said that it has nothing to do; `stays`: it never ends by itself.
     """
 
+    _running: Deferred[None]
+
     def __init__(self, crawl: Crawl, lease: float, scheduler: Scheduler) -> None:
         self.answer = Answer("running")
         self.is_idle = self.stays = self.is_over = False
@@ -51,7 +53,6 @@ class Exchange:
         self._calls: list[Callable[[], None]] = []
         self._step: tuple[list[Page], dict[str, Any], list[bytes]] | None = None
         self._number = 0
-        self._running: Deferred[None] | None = None
         self._bell = Bell()
         self._is_due = self._is_hungry = self._is_asked = False
         self._away_since: float | None = None
@@ -98,8 +99,7 @@ class Exchange:
 
     async def finish(self, collect: Callable[[], None]) -> None:
         """Send what waits and what `collect` adds, as long as the server answers."""
-        if self._running is not None:
-            await maybe_deferred_to_future(self._running)
+        await maybe_deferred_to_future(self._running)
         collect()
         self._is_hungry = False
         while len(self) and await self._trip():

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from w3lib.url import canonicalize_url
 
 from bloomlock.errors import ConfigurationError
+from scrapy_ext.crawl_state import REQUESTS_PER_TRIP
 from scrapy_ext.requests import PICKLE
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bloomlock.scrapy")
 
-REQUESTS_PER_STEP = 1000
 _QUEUES = {f"scrapy_redis.queue.{name}" for name in ("PriorityQueue", "FifoQueue", "LifoQueue")}
 
 
@@ -39,14 +39,7 @@ class ScrapyRedisFingerprinter:
         self._known: WeakKeyDictionary[Request, bytes] = WeakKeyDictionary()
 
     def fingerprint(self, request: Request) -> bytes:
-        """Return the fingerprint of a request: of its method, URL and body.
-
-        Args:
-            request: The request.
-
-        Returns:
-            20 bytes.
-        """
+        """Return the 20 bytes of the method, the URL and the body of a request."""
         if request not in self._known:
             self._known[request] = hashlib.sha1(self._text(request)).digest()  # noqa: S324
         return self._known[request]
@@ -85,7 +78,7 @@ class OtherQueue:
         It is renamed first; what a process leaves that dies here the next one moves, and some of it
         is fetched twice.
         """
-        client, key = self._client, self._key
+        client, key, get = self._client, self._key, self._settings.get
         # The tag brings both into one slot.
         old = f"{key}:old" if "{" in key else f"{{{key}}}:old"
         count = 0
@@ -93,34 +86,30 @@ class OtherQueue:
             kind = client.type(part).decode()
             if kind not in {"zset", "list"}:
                 continue
-            self._check_class()
+            queue_class = get("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.PriorityQueue")
+            if isinstance(queue_class, type):
+                queue_class = f"{queue_class.__module__}.{queue_class.__qualname__}"
+            # Others may write entries of another form.
+            if queue_class not in _QUEUES or get("SCHEDULER_SERIALIZER"):
+                raise ConfigurationError(
+                    f"the queue {key!r} is of SCHEDULER_QUEUE_CLASS = {queue_class!r} and "
+                    f"SCHEDULER_SERIALIZER = {get('SCHEDULER_SERIALIZER')!r}, and only those of "
+                    "scrapy-redis can be moved; crawl until it is empty, then delete both "
+                    "settings (the order is that of SCHEDULER_MEMORY_QUEUE)"
+                )
             if part == key:
                 client.rename(key, old)
-            while kind == "zset" and (entries := client.zrange(old, 0, REQUESTS_PER_STEP - 1)):
+            while kind == "zset" and (entries := client.zrange(old, 0, REQUESTS_PER_TRIP - 1)):
                 yield [PICKLE + entry for entry in entries]
                 client.zrem(old, *entries)
                 count += len(entries)
-            while kind == "list" and (entries := client.lrange(old, -REQUESTS_PER_STEP, -1)):
+            while kind == "list" and (entries := client.lrange(old, -REQUESTS_PER_TRIP, -1)):
                 # What waits longest stands last.
                 yield [PICKLE + entry for entry in reversed(entries)]
                 client.ltrim(old, 0, -len(entries) - 1)
                 count += len(entries)
         if count:
             logger.info("%d requests were moved from the queue %r of scrapy-redis.", count, key)
-
-    def _check_class(self) -> None:
-        """Raise ConfigurationError if the entries are not as scrapy-redis writes them by itself."""
-        get = self._settings.get
-        queue_class = get("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.PriorityQueue")
-        if isinstance(queue_class, type):
-            queue_class = f"{queue_class.__module__}.{queue_class.__qualname__}"
-        if queue_class not in _QUEUES or get("SCHEDULER_SERIALIZER"):
-            raise ConfigurationError(
-                f"the queue {self._key!r} is of SCHEDULER_QUEUE_CLASS = {queue_class!r} and "
-                f"SCHEDULER_SERIALIZER = {get('SCHEDULER_SERIALIZER')!r}, and only those of "
-                "scrapy-redis can be moved; crawl until it is empty, then delete both "
-                "settings (the order is that of SCHEDULER_MEMORY_QUEUE)"
-            )
 
     def users(self) -> str:
         """Return a sentence if scrapy-redis has queued something since its queue was moved."""

@@ -44,7 +44,7 @@ class RequestCodec:
 
     spider: Spider | None
     use_pickle: bool = True
-    on_pickled: Callable[[str], object] = str
+    on_pickled: Callable[[str], None] = lambda _: None
 
     def encode(self, request: Request) -> bytes:
         """Return the entry of a request; ValueError if it has none and stays in this process."""
@@ -128,13 +128,13 @@ def _untagged(fields: dict[str, Any]) -> Any:
     return fields
 
 
-class RecentFingerprints(dict[bytes, int]):
-    """How often the last fingerprints were met; the oldest are dropped first."""
+class Recent(dict[Any, int]):
+    """How often the last 200,000 keys were met; the oldest are dropped first."""
 
-    def add(self, fingerprint: bytes) -> int:
-        """Note one that is met; return how often it was before."""
-        before = self.pop(fingerprint, 0)
-        self[fingerprint] = before + 1
+    def add(self, key: bytes | str) -> int:
+        """Note a key that is met; return how often it was before."""
+        before = self.pop(key, 0)
+        self[key] = before + 1
         if len(self) > MOST_RECENT:
             del self[next(iter(self))]
         return before
@@ -194,19 +194,108 @@ class Page:
         return self.mode.encode(), head, self.entry
 
 
-class OpenPages(dict["Request", Page]):
+class Pages(dict["Request", Page]):
     """The pages that this process is at; `on_end` is called with each that is done or failed.
 
     A page ends when the engine is done with it, and so are all its children that stay in this
     process, so who is killed before makes them again. `maker_of` has the page whose callback made
-    a request; what the downloader makes has none.
+    a request; what the downloader makes has none. `known` are the fingerprints that this process
+    knows to be in the filter, or to be here.
     """
 
-    def __init__(self, on_end: Callable[[Page], None]) -> None:
+    def __init__(
+        self, crawler: Crawler, on_end: Callable[[Page], None], *, use_pickle: bool
+    ) -> None:
         super().__init__()
         self.maker_of: WeakKeyDictionary[Request, Page] = WeakKeyDictionary()
+        self.fingerprint = crawler.request_fingerprinter.fingerprint
+        self.known = Recent()
+        self.codec = RequestCodec(crawler.spider, use_pickle, self._pickled)
+        self._crawler = crawler
         self._on_end = on_end
+        self._count: Any = crawler.stats.inc_value
         self._by_tag: WeakValueDictionary[str, Page] = WeakValueDictionary()
+        self._starts = Recent()
+        self._logged = Recent()
+
+    # Requests that go to the queue.
+
+    def is_known(self, request: Request) -> bool:
+        """Return whether a request is a duplicate of which the server need not be asked."""
+        return self.mode_of(request) == "n" and self.fingerprint(request) in self.known
+
+    def mode_of(self, request: Request) -> str:
+        """Return whether a request is filtered and recorded, see scripts/crawl_exchange.lua."""
+        if request.dont_filter:
+            return "a"
+        if request.meta.get("bloomlock_filter") is False:
+            return "r"
+        is_redirect = "redirect_urls" in request.meta and request not in self.maker_of
+        return "r" if is_redirect and leads_back(request, self.fingerprint) else "n"
+
+    def of(self, request: Request, *, is_again: bool = False) -> Page:
+        """Return the page of a request; what has no form in the queue stays in this process."""
+        mode, fingerprint = self.mode_of(request), self.fingerprint(request)
+        if request.dont_filter and is_start_request(request):
+            # Each process makes these, and one queues them. Of equal ones, which may differ in
+            # what no fingerprint has, as cookies, the first of each process is one, and so on.
+            number = 0 if is_again else self._starts.add(fingerprint)
+            mode, fingerprint = "n", b"start:%d:%b" % (number, fingerprint)
+        # `meta` may name a slot by what is no text.
+        host = str(self._crawler.engine.downloader.get_slot_key(request))
+        if mode == "n" and is_again:
+            mode = "r"
+        try:
+            return Page(request, host, fingerprint, mode, self.codec.encode(request))
+        except ValueError as error:
+            parent = self._stays_here(request, error)
+        if mode == "n":
+            mode = "l"
+            self.known.add(fingerprint)
+        return Page(request, host, fingerprint, mode, parent=parent)
+
+    def again(self, entry: bytes) -> Page:
+        """Return the page of an entry of an earlier queue, whatever the filter has."""
+        try:
+            return self.of(self.codec.decode(entry), is_again=True)
+        # It may be of other code.
+        except Exception as error:  # noqa: BLE001
+            return self.unreadable(entry, error)
+
+    def unreadable(self, data: bytes, error: Exception) -> Page:
+        """Return what keeps data among the failed of which no request can be made."""
+        self._count("bloomlock/failed")
+        return Page(None, f"{type(error).__name__}: {error}", b"-", "f", data)
+
+    def _stays_here(self, request: Request, error: Exception) -> Page | None:
+        """Return the page that waits for a request that stays in this process, if any."""
+        self._count("scheduler/unserializable")
+        parent = self.maker_of.get(request)
+        made_of = self._by_tag.get(request.meta.get(_TAG, ""))
+        if parent is None and made_of is not None and (made_of.children or not made_of.is_over):
+            parent = self.maker_of[request] = made_of
+        if parent is not None:
+            parent.children += 1
+        callback = getattr(request.callback, "__qualname__", repr(request.callback))
+        if not self._logged.add(callback):
+            logger.warning(
+                "%s cannot be serialized (%s) and stays in this process; %s. It is logged once for "
+                "the callback %s.",
+                request,
+                error,
+                "the page that made it stays open until it is done"
+                if parent
+                else "no page made it, so it is lost if this process is killed",
+                callback,
+            )
+        return parent
+
+    def _pickled(self, kind: str) -> None:
+        self._count("bloomlock/pickled")
+        if not self._logged.add(f"pickled {kind}"):
+            logger.info("Requests with a %s are pickled: JSON has no such type.", kind)
+
+    # Requests that the engine is at.
 
     def begin(self, page: Page) -> None:
         self[page.request] = page
@@ -214,16 +303,6 @@ class OpenPages(dict["Request", Page]):
             # The downloader copies `meta` into what it makes of a request, a retry or a redirect.
             page.request.meta[_TAG] = tag = secrets.token_hex(8)
             self._by_tag[tag] = page
-
-    def note_child(self, request: Request) -> Page | None:
-        """Note a request that stays in this process; return the page that waits for it, if any."""
-        maker = self.maker_of.get(request)
-        made_of = self._by_tag.get(request.meta.get(_TAG, ""))
-        if maker is None and made_of is not None and (made_of.children or not made_of.is_over):
-            maker = self.maker_of[request] = made_of
-        if maker is not None:
-            maker.children += 1
-        return maker
 
     def note_made(self, requests: Iterable[Request], by: Request, *, has_items: bool) -> None:
         if by in self:
@@ -255,94 +334,3 @@ class OpenPages(dict["Request", Page]):
         """Note that a child that stays in this process is done, or no child after all."""
         parent.children -= 1
         self.settle(parent)
-
-
-class PageMaker:
-    """Makes what is sent of a crawler's requests.
-
-    `known` are the fingerprints that this process knows to be in the filter, or to be here.
-    """
-
-    def __init__(self, crawler: Crawler, pages: OpenPages, *, use_pickle: bool) -> None:
-        self.fingerprint = crawler.request_fingerprinter.fingerprint
-        self.known = RecentFingerprints()
-        self.codec = RequestCodec(crawler.spider, use_pickle=use_pickle, on_pickled=self._pickled)
-        self._crawler = crawler
-        self._pages = pages
-        self._count: Any = crawler.stats.inc_value
-        self._starts = RecentFingerprints()
-        self._logged: set[str] = set()
-
-    def is_known(self, request: Request) -> bool:
-        """Return whether a request is a duplicate of which the server need not be asked."""
-        return self.mode_of(request) == "n" and self.fingerprint(request) in self.known
-
-    def mode_of(self, request: Request) -> str:
-        """Return whether a request is filtered and recorded, see scripts/crawl_exchange.lua."""
-        if request.dont_filter:
-            return "a"
-        if request.meta.get("bloomlock_filter") is False:
-            return "r"
-        is_redirect = "redirect_urls" in request.meta and request not in self._pages.maker_of
-        return "r" if is_redirect and leads_back(request, self.fingerprint) else "n"
-
-    def of(self, request: Request, *, is_again: bool = False) -> Page:
-        """Return the page of a request; what has no form in the queue stays in this process."""
-        mode, fingerprint = self.mode_of(request), self.fingerprint(request)
-        if request.dont_filter and is_start_request(request):
-            # Each process makes these, and one queues them. Of equal ones, which may differ in
-            # what no fingerprint has, as cookies, the first of each process is one, and so on.
-            number = 0 if is_again else self._starts.add(fingerprint)
-            mode, fingerprint = "n", b"start:%d:%b" % (number, fingerprint)
-        # `meta` may name a slot by what is no text.
-        host = str(self._crawler.engine.downloader.get_slot_key(request))
-        try:
-            entry = self.codec.encode(request)
-        except ValueError as error:
-            parent = self._stays_here(request, error)
-            if mode == "n":
-                self.known.add(fingerprint)
-            mode = "l" if mode == "n" and not is_again else "a"
-            return Page(request, host, fingerprint, mode, parent=parent)
-        mode = "r" if mode == "n" and is_again else mode
-        return Page(request, host, fingerprint, mode, entry)
-
-    def again(self, entry: bytes) -> Page:
-        """Return the page of an entry of an earlier queue, whatever the filter has."""
-        try:
-            return self.of(self.codec.decode(entry), is_again=True)
-        # It may be of other code.
-        except Exception as error:  # noqa: BLE001
-            return self.failed(entry, error)
-
-    def failed(self, data: bytes, error: Exception) -> Page:
-        """Return what keeps data among the failed of which no request can be made."""
-        self._count("bloomlock/failed")
-        return Page(None, f"{type(error).__name__}: {error}", b"-", "f", data)
-
-    def _stays_here(self, request: Request, error: Exception) -> Page | None:
-        self._count("scheduler/unserializable")
-        page = self._pages.note_child(request)
-        callback = getattr(request.callback, "__qualname__", repr(request.callback))
-        if self._is_first(callback):
-            logger.warning(
-                "%s cannot be serialized (%s) and stays in this process; %s. It is logged once for "
-                "the callback %s.",
-                request,
-                error,
-                "the page that made it stays open until it is done"
-                if page
-                else "no page made it, so it is lost if this process is killed",
-                callback,
-            )
-        return page
-
-    def _pickled(self, kind: str) -> None:
-        self._count("bloomlock/pickled")
-        if self._is_first(f"pickled {kind}"):
-            logger.info("Requests with a %s are pickled: JSON has no such type.", kind)
-
-    def _is_first(self, what: str) -> bool:
-        is_first = what not in self._logged
-        self._logged.add(what)
-        return is_first

@@ -1,7 +1,6 @@
 """The scheduler that processes share. The engine never waits for the server.
 
-A request that was taken stays on the server until its callback and its items are done; what its
-callback made is sent no later.
+A request stays on the server until its callback and items are done, and what it made is queued.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from scrapy_ext.engine import run_in_thread
 from scrapy_ext.exchange import PUSHES_PER_TRIP, Exchange
 from scrapy_ext.middleware import attach
 from scrapy_ext.migration import OtherQueue
-from scrapy_ext.requests import OpenPages, Page, PageMaker
+from scrapy_ext.requests import Page, Pages
 from scrapy_ext.settings import (
     check_jobdir,
     log_begin,
@@ -58,13 +57,13 @@ class Scheduler(BaseScheduler):
     """
 
     exchange: Exchange
+    pages: Pages
 
     def __init__(self, crawler: Crawler) -> None:
         """Keep the crawler; its settings are read by `open`."""
         self._crawler = crawler
         self._count: Any = crawler.stats.inc_value
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
-        self.pages = OpenPages(self._end)
         # What cannot be serialized comes first.
         self._ready: deque[Page] = deque()
         self._active_at = time.monotonic()
@@ -95,7 +94,7 @@ class Scheduler(BaseScheduler):
             engine.check(crawler)
             check_jobdir(crawler)
             attach(crawler, self)
-            self._maker = PageMaker(crawler, self.pages, use_pickle=settings.pickle)
+            self.pages = Pages(crawler, self._end, use_pickle=settings.pickle)
             pace = pace_of(crawler, settings)
             self._crawl = Crawl(client, settings, pace)
             begun = self._crawl.begin(overwrites=overwritten_file(crawler))
@@ -117,7 +116,7 @@ class Scheduler(BaseScheduler):
         moved = self._other_queue.take_all() if what != "joined" else ()
         failed = self._crawl.failed_before() if what == "begun" else ()
         for entries in chain([()], moved, failed):
-            self.exchange.now([self._maker.again(entry) for entry in entries])
+            self.exchange.now([self.pages.again(entry) for entry in entries])
         if users := self._other_queue.users():
             raise ConfigurationError(users)
 
@@ -128,11 +127,11 @@ class Scheduler(BaseScheduler):
         and counted when the answer comes, and `request_dropped` is sent then.
         """
         self._count("bloomlock/checked")
-        if self._maker.is_known(request):
+        if self.pages.is_known(request):
             self.log_duplicate(request)
             return False
         self._is_active()
-        self.exchange.send(self._maker.of(request))
+        self.exchange.send(self.pages.of(request))
         return True
 
     def next_request(self) -> Request | None:
@@ -173,25 +172,22 @@ class Scheduler(BaseScheduler):
     ) -> list[bool]:
         """Note what the callback of a page made; return for each whether the engine gets it."""
         self.pages.note_made(requests, page, has_items=has_items)
-        are_kept = [not self._maker.is_known(request) for request in requests]
+        are_kept = [not self.pages.is_known(request) for request in requests]
         delivered = self._crawl.delivered
         if delivered is None or not requests:
             return are_kept
-        keys = [self._maker.fingerprint(request) for request in requests]
+        keys = [self.pages.fingerprint(request) for request in requests]
         # If the server does not answer the pages are fetched, which loses nothing.
         with suppress(Exception):
             found = await run_in_thread(delivered.exists_many, keys)
             for at, is_there in enumerate(found):
-                if is_there and are_kept[at] and self._maker.mode_of(requests[at]) == "n":
+                if is_there and are_kept[at] and self.pages.mode_of(requests[at]) == "n":
                     are_kept[at] = False
                     self._count("bloomlock/delivered_before")
         return are_kept
 
     def log_duplicate(self, request: Request) -> None:
         self._log.log(request, self._spider)
-
-    def failed_entry(self, data: bytes, error: Exception) -> None:
-        self.exchange.send(self._maker.failed(data, error))
 
     def _raised(self, failure: Failure, response: Any) -> None:
         # Start items have no response.
@@ -227,7 +223,7 @@ class Scheduler(BaseScheduler):
         if self._crawl.delivered is not None and page.gave_item and page.error is None:
             # A link leads to the page that redirected here.
             earlier = [request.replace(url=url) for url in request.meta.get("redirect_urls", ())]
-            page.records = [*map(self._maker.fingerprint, (request, *earlier))]
+            page.records = [*map(self.pages.fingerprint, (request, *earlier))]
         if page.id and page.error is not None:
             self._count("bloomlock/failed")
         # One that has stayed in this process is added to the filter now.
@@ -260,11 +256,8 @@ class Scheduler(BaseScheduler):
         self._count("bloomlock/errors")
         if is_first:
             self._count("bloomlock/outages")
-            logger.error(
-                "The queue of the crawl %r cannot be used (%s); the crawl waits for it.",
-                self._settings.name,
-                _why(error),
-            )
+            away = "The queue of the crawl %r cannot be used (%s); the crawl waits for it."
+            logger.error(away, self._settings.name, _why(error))
         if isinstance(error, CapacityError):
             engine.close_spider(self._crawler, "bloomlock_full")
         elif self._settings.on_outage == "close":
@@ -276,50 +269,43 @@ class Scheduler(BaseScheduler):
             self._lose()
             return
         for page, is_wanted in zip(pushes, answer.pushed, strict=True):
-            self._pushed(page, is_wanted=is_wanted)
-        for one in answer.got:
-            self._receive(*one)
+            if page.request is not None and not page.is_over:
+                self._pushed(page, is_wanted=is_wanted)
+        for identity, host, entry in answer.got:
+            page = Page(None, host, id=identity)
+            try:
+                page.request = self.pages.codec.decode(entry)
+                self._ready.append(page)
+            # What stands in the queue may be of another spider, or of other code.
+            except Exception as error:
+                page.error, page.is_over = _why(error), True
+                name = self._settings.name
+                logger.exception("A request in the queue of %r cannot be read.", name)
+                self.pages.settle(page)
         if answer.got:
             self._is_active()
         if answer.recovered:
             self._count("bloomlock/recovered", answer.recovered)
-            logger.info(
-                "%d requests that a process had taken wait again: it ended without having done "
-                "them, or did not renew its lease.",
-                answer.recovered,
-            )
+            again = "%d requests of a process that ended, or did not renew its lease, wait again."
+            logger.info(again, answer.recovered)
         is_at_end = not (answer.waiting or self.exchange.is_idle)
         if answer.got or pushes or is_at_end or answer.state != "running":
             engine.wake(self._crawler)
 
     def _pushed(self, page: Page, *, is_wanted: bool) -> None:
-        request = page.request
-        if request is None or page.is_over:
-            return
         if page.mode in "nrl":
-            self._maker.known.add(page.fingerprint)
-        if not is_wanted:
-            self.log_duplicate(request)
-            self._crawler.signals.send_catch_log(
-                signals.request_dropped, request=request, spider=self._spider
-            )
-            if page.parent is not None:
-                self.pages.child_ended(page.parent)
+            self.pages.known.add(page.fingerprint)
+        if is_wanted:
+            self._count("scheduler/enqueued")
+            if not page.entry:
+                self._ready.appendleft(page)
             return
-        self._count("scheduler/enqueued")
-        if not page.entry:
-            self._ready.appendleft(page)
-
-    def _receive(self, identity: str, host: str, entry: bytes) -> None:
-        page = Page(None, host, id=identity)
-        try:
-            page.request = self._maker.codec.decode(entry)
-            self._ready.append(page)
-        # What stands in the queue may be of another spider, or of other code.
-        except Exception as error:
-            page.error, page.is_over = _why(error), True
-            logger.exception("A request in the queue of %r cannot be read.", self._settings.name)
-            self.pages.settle(page)
+        self.log_duplicate(page.request)
+        self._crawler.signals.send_catch_log(
+            signals.request_dropped, request=page.request, spider=self._spider
+        )
+        if page.parent is not None:
+            self.pages.child_ended(page.parent)
 
     def _lose(self) -> None:
         """End: the server has another crawl than this one, or none."""
@@ -352,9 +338,7 @@ class Scheduler(BaseScheduler):
             logger.warning(
                 "The crawl %r was not left in order, so what this process has not done waits for "
                 "%g s: %s",
-                name,
-                self._settings.lease,
-                _why(error),
+                *(name, self._settings.lease, _why(error)),
             )
         else:
             if left.failed:

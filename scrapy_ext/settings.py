@@ -36,12 +36,7 @@ logger = logging.getLogger("bloomlock.scrapy")
 MOST_WITH_DELAY = 2
 """Requests of a host with a delay that a process has: one on its way, one that waits."""
 # Setting of scrapy-redis -> parameter of the client.
-_SHARED = {
-    "REDIS_URL": "url",
-    "REDIS_HOST": "host",
-    "REDIS_PORT": "port",
-    "REDIS_DB": "db",
-}
+_SHARED = {"REDIS_URL": "url", "REDIS_HOST": "host", "REDIS_PORT": "port", "REDIS_DB": "db"}
 # What scrapy-redis passes so as to wait and try again, which a blocked reactor cannot afford.
 _RETRIES = ("retry_on_timeout", "retry_on_error", "retry")
 _FILTER_OPTIONS = ("strategy", "key", "seeds", "num_hashes", "optimize", "on_full", "timeout")
@@ -106,19 +101,14 @@ class CrawlSettings:
 
     @classmethod
     def read(cls, crawler: Crawler) -> CrawlSettings:
-        """Read the settings of a crawl.
-
-        Raises:
-            ConfigurationError: A value is not allowed; the sentence names it.
-        """
+        """Read the settings of a crawl; a ConfigurationError names a value that is not allowed."""
         settings = crawler.settings
         values = {
             one.name: _checked(key, settings.get(key), one.default, **one.metadata)
             for key, one in _SETTINGS.items()
         }
         # What scrapy-redis calls it.
-        key = "SCHEDULER_FLUSH_ON_START"
-        values["resume"] &= not _checked(key, settings.get(key), False, *_BOOL)
+        values["resume"] &= not settings.getbool("SCHEDULER_FLUSH_ON_START")
         key = "BLOOMLOCK_FILTER"
         options = _checked(key, settings.get(key), {}, lambda _: settings.getdict(key), "is a dict")
         for option in options:
@@ -141,15 +131,14 @@ class CrawlSettings:
         )
 
 
-_PREFIX = "BLOOMLOCK_"
-_SETTINGS = {_PREFIX + one.name.upper(): one for one in fields(CrawlSettings) if one.metadata}
+_SETTINGS = {f"BLOOMLOCK_{one.name.upper()}": one for one in fields(CrawlSettings) if one.metadata}
 KNOWN = ("BLOOMLOCK_URL", "BLOOMLOCK_NAME", *_SETTINGS, "BLOOMLOCK_FILTER")
 
 
 def warn_of_unknown(settings: BaseSettings) -> None:
     """Warn of settings that look like ours and are none."""
     for key in sorted(set(settings) - set(KNOWN)):
-        if key.startswith(_PREFIX):
+        if key.startswith("BLOOMLOCK_"):
             known = ", ".join(KNOWN)
             logger.warning("There is no setting %s; it has no effect. Known are %s.", key, known)
 
@@ -302,8 +291,7 @@ def overwritten_file(crawler: Crawler) -> str:
 
 def check_jobdir(crawler: Crawler) -> None:
     """Raise ConfigurationError if JOBDIR has a queue or a filter of Scrapy."""
-    jobdir = crawler.settings.get("JOBDIR")
-    if not jobdir:
+    if not (jobdir := crawler.settings.get("JOBDIR")):
         return
     for name in ("requests.queue", "requests.seen"):
         found = Path(jobdir, name)
@@ -325,14 +313,11 @@ def log_begin(crawler: Crawler, name: str, begun: Answer, delay_ms: int) -> None
     elif begun.what == "joined":
         logger.info("Joins %d processes in the crawl %r.", len(begun.workers), name)
     else:
+        begun_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(begun.begun_ms / 1000))
         logger.warning(
             "Goes on with the crawl %r of %s (%d done, %d wait, %d failed), which was stopped; "
             "begin anew: -s BLOOMLOCK_RESUME=0",
-            name,
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(begun.begun_ms / 1000)),
-            begun.done,
-            begun.waiting,
-            begun.failed,
+            *(name, begun_at, begun.done, begun.waiting, begun.failed),
         )
     settings = crawler.settings
     if settings.getdict("FEEDS"):

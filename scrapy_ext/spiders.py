@@ -121,7 +121,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
         except Exception as error:
             logger.exception("No request can be made of a message at %r.", self.redis_key)
             if self._queue is not None:
-                self._queue.failed_entry(message, error)
+                self._queue.exchange.send(self._queue.pages.unreadable(message, error))
             requests = []
         for request in requests:
             if isinstance(request, Request):

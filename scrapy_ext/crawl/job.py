@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +24,7 @@ import redis
 from bloomlock.errors import ConfigurationError
 from scrapy_ext.crawl.pydoc_pages import pydoc_pages
 from scrapy_ext.crawl.worker import GIVEN
-from scrapy_ext.crawl_state import CrawlRecord
+from scrapy_ext.crawl_state import Answer, CrawlRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -84,9 +83,7 @@ class Job:
     fetched: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
     missed: list[str] | None = None
-    state: str = "starting"
-    waiting: int = 0
-    hosts: dict[str, int] = field(default_factory=dict)
+    now: Answer = field(default_factory=lambda: Answer("starting"))
     seconds: float = 0.0
     fill: float | None = None
     filter_bytes: int | None = None
@@ -95,13 +92,15 @@ class Job:
     interrupted: bool = False
 
     def figures(self) -> dict[str, Any]:
-        """Return what there is to show; it is JSON."""
-        hidden = {"options", "found", "fetched"}
+        hidden = {"options", "found", "fetched", "now"}
         # A copy, as the page of --watch asks from another thread.
         twice = [url for url, times in self.fetched.copy().items() if times > 1]
         return {
             **{name: value for name, value in vars(self).items() if name not in hidden},
             "workers": [worker.figures() for worker in self.workers],
+            "state": self.now.state,
+            "waiting": self.now.waiting + self.now.taken,
+            "hosts": dict(sorted(self.now.by_host, key=lambda pair: -pair[1])[:10]),
             "pages": len(self.fetched),
             "links": sum(worker.links for worker in self.workers),
             "duplicates": sum(worker.duplicates for worker in self.workers),
@@ -135,20 +134,19 @@ class Job:
                 finally:
                     self._stop()
             record.leave()
-            self._look(record)
+            self.now = record.look()
             if name is None:
                 record.delete()
         except redis.exceptions.RedisError as error:
             self.failures.append(f"the server failed: {error}")
             return
-        if is_whole and self.state != "running":
+        if is_whole and self.now.state != "running":
             self.missed = sorted(self.found - {*self.fetched, *self.failed})
         if not self.fetched and self.failed:
             why = next(iter(self.failed.values()))
             self.failures.append(f"the start page {start} could not be fetched: {why}")
 
     def _start_page(self, show: Callable[[str], object]) -> str:
-        """Return the URL of the site's first page, and set its title."""
         source = self.options["source"]
         parts = urlsplit(source or "")
         self.title = source or "the documentation of Python"
@@ -190,7 +188,6 @@ class Job:
         self.workers.append(Worker(process, log, told.open("rb", buffering=0)))
 
     def _watch(self, record: CrawlRecord, show: Callable[[str], object]) -> None:
-        """Show how far the crawl is until no worker runs, or there are pages enough."""
         started, is_held = time.monotonic(), True
         fill_at = 0.0
         limit = self.options["max_pages"]
@@ -200,20 +197,14 @@ class Job:
             if self.seconds >= fill_at and (info := record.filter_info()):
                 self.fill, self.filter_bytes = info.fill_ratio, info.memory_bytes
                 fill_at = self.seconds + FILL_S
-            if self._look(record) > num_running and is_held:
+            self.now = record.look()
+            if len(self.now.workers) > num_running and is_held:
                 record.leave()
                 is_held = False
             show("")
             if limit and len(self.fetched) >= limit:
                 break
             time.sleep(LOOK_S)
-
-    def _look(self, record: CrawlRecord) -> int:
-        """Note how the crawl stands; return how many processes take part in it."""
-        now = record.look()
-        self.state, self.waiting = now.state, now.waiting + now.taken
-        self.hosts = dict(sorted(now.by_host, key=lambda pair: -pair[1])[:10])
-        return len(now.workers)
 
     def _read(self) -> None:
         """Add up what workers have told since; one that was killed may leave half a line."""
@@ -261,33 +252,29 @@ class Job:
 @contextmanager
 def watched(job: Job) -> Iterator[str]:
     """Serve the page in a thread; yields its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Page, job))
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            # A page of another site may ask this port by a name of its own: no figures for it.
+            if not self.headers.get("Host", "").startswith("127.0.0.1:"):
+                self.send_error(403)
+                return
+            kind, body = "application/json", json.dumps(job.figures()).encode()
+            if self.path != "/figures":
+                kind, body = "text/html", (files("scrapy_ext.crawl") / "watch.html").read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/"
     finally:
         server.shutdown()
         server.server_close()
-
-
-class _Page(BaseHTTPRequestHandler):
-    def __init__(self, job: Job, *args: Any) -> None:
-        self._job = job
-        super().__init__(*args)
-
-    def do_GET(self) -> None:
-        # A page of another site may ask this port by a name of its own: no figures for it.
-        if not self.headers.get("Host", "").startswith("127.0.0.1:"):
-            self.send_error(403)
-            return
-        kind, body = "application/json", json.dumps(self._job.figures()).encode()
-        if self.path != "/figures":
-            kind, body = "text/html", (files("scrapy_ext.crawl") / "watch.html").read_bytes()
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
