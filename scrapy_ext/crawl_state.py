@@ -1,6 +1,6 @@
-"""The crawl on the server, of which scripts alone decide the state: running, ended or waiting.
+"""The crawl on the server. Its state is running, ended or waiting, and scripts alone change it.
 
-Who comes after the end begins another; what processes of the old one still write is refused.
+A process that comes after the end begins another crawl; late writes of the old one are refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ESCAPES = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D", "/": "%2F"})
 
 
 class Answer(NamedTuple):
-    """What a script says of the crawl; its header names those of the fields that it fills.
+    """The reply of a script; the header of the script names the fields that it fills.
 
     `pushed` says for each push whether it was wanted; False: it is a duplicate. `got` has id, host
     and entry of each request that was taken.
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
 
 
 class CrawlRecord:
-    """The crawl of a name, as a process sees it that takes no part in it."""
+    """The crawl of a name, for processes that fetch nothing."""
 
     def __init__(self, client: Any, name: str) -> None:
         self.name = name
@@ -99,7 +99,7 @@ class CrawlRecord:
         return self._run("leave", id=self.id, finished=finished)
 
     def hold(self, *, restart: bool = False) -> bool:
-        """Begin the crawl, or keep one that was begun, until `leave`; return whether it is new."""
+        """Begin or join the crawl, which cannot end before `leave`; return whether it is new."""
         begun = self._begin(lease=HELD_MS, resume=not restart)
         self.id = begun.id
         return begun.what == "begun"
@@ -111,7 +111,7 @@ class CrawlRecord:
         return _prefix(self.id)
 
     def take_all(self) -> Iterator[list[tuple[int, bytes]]]:
-        """Yield priority and entry of what waits; it is removed when the next are read."""
+        """Yield priorities and entries of waiting requests; each list is removed after its use."""
         self.prepare()
         if count := len(self.look().workers):
             raise ConfigurationError(f"{count} processes are at work on the crawl; stop them")
@@ -122,7 +122,7 @@ class CrawlRecord:
                 self._client.zrem(key, *members)
 
     def filter_info(self) -> FilterInfo | None:
-        """Return how full the filter is; None as long as no process has made it."""
+        """Return the state of the filter; None while no process has made it."""
         prefix = _prefix(self.id)
         with (
             suppress(BloomlockError),
@@ -140,12 +140,12 @@ class CrawlRecord:
         return [(entry, why.decode(errors="replace")) for why, _, _, entry in kept]
 
     def settle(self, *, retry: bool) -> int:
-        """Put what failed back into the queue, or drop it; return how many."""
+        """Put the failed requests back into the queue, or drop them; return how many."""
         return self._run("failed", retry=retry).recovered
 
 
 class Crawl(CrawlRecord):
-    """The crawl of a name, as one process takes part in it; `pace` is of `settings.pace_of`."""
+    """The crawl of a name, for a process that fetches; `pace` comes from `settings.pace_of`."""
 
     shared: BloomFilter
     delivered: BloomFilter | None = None
@@ -197,7 +197,7 @@ class Crawl(CrawlRecord):
             self._client, prefix=_prefix(self.id), on_lost="raise", shards=shards
         )
         if self._settings.persist:
-            # One that is lost lets pages be fetched again, which loses nothing.
+            # Without it pages are fetched again, which loses nothing.
             options = {"window": self._settings.window, "on_lost": "recreate"}
             name = f"{self.name}:delivered"
             self.delivered = self._settings.open(self._client, name=name, **options)
@@ -216,7 +216,7 @@ class Crawl(CrawlRecord):
 
         CapacityError if the filter is full, with on_full="raise" in BLOOMLOCK_FILTER.
         """
-        # Before the page is done: a kill in between loses no record.
+        # A kill between the two leaves the page open, so the record comes first.
         if records and self.delivered is not None:
             self.delivered.update(records)
         # An error may be any text, and the server reads UTF-8 only.
@@ -237,7 +237,7 @@ class Crawl(CrawlRecord):
         return Answer(**fields, pushed=pushed, got=got)
 
     def failed_before(self) -> Iterator[list[bytes]]:
-        """Yield what failed in the crawl before, and drop it when the next are read."""
+        """Yield entries that failed in the crawl before; each list is dropped after its use."""
         kept = self._client.hgetall(self.keys[7]) if self._settings.persist else {}
         for first in range(0, len(kept), REQUESTS_PER_TRIP):
             turns = [*kept][first : first + REQUESTS_PER_TRIP]
@@ -245,9 +245,9 @@ class Crawl(CrawlRecord):
             self._client.hdel(self.keys[7], *turns)
 
     def close(self, *, finished: bool) -> Answer:
-        """Put back what this process has not done, and leave; `finished`: nothing stopped it."""
+        """Leave, and put unfinished requests back; `finished`: nothing stopped this process."""
         left = self.leave(finished=finished)
-        # What failed may be put back, and the filter is that of the crawl then.
+        # A user may put failed requests back, and the crawl goes on with this filter then.
         if left.is_over and not left.failed:
             self.shared.delete()
         for one in (self.shared, self.delivered):
@@ -257,7 +257,7 @@ class Crawl(CrawlRecord):
 
 
 def _prefix(identity: str) -> str:
-    """Return what the keys of the filter of a crawl begin with: each crawl has its own."""
+    """Return the prefix of the filter: each crawl has its own."""
     return f"bloomlock:{identity}:"
 
 
@@ -274,12 +274,12 @@ def script(name: str) -> str:
 
 
 def new_worker() -> str:
-    """Return a name of this process that tells others on this host when it is dead."""
+    """Return a name for this process by which others on this host see that it is dead."""
     return f"{_place()}/{os.getpid()}/{_started(os.getpid())}/{secrets.token_hex(4)}"
 
 
 def dead_among(workers: Iterable[str]) -> list[str]:
-    """Return the workers that are known to be dead: processes of this host that are gone."""
+    """Return the workers whose processes ran on this host and are gone."""
     dead = []
     for worker in workers:
         place, pid, started, _ = worker.rsplit("/", 3)
@@ -290,10 +290,10 @@ def dead_among(workers: Iterable[str]) -> list[str]:
 
 @cache
 def _place() -> str:
-    """Return where this process runs: in another place the same number is another process."""
+    """Return the host, its boot and the namespace: elsewhere a pid is another process."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")[:8]
-        # Of containers with the same name each has processes of its own.
+        # Containers with the same host name have processes of their own.
         space = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return socket.gethostname()
@@ -301,10 +301,10 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """Return when a process started; empty if it does not run, or the system does not say."""
+    """Return the start time of a process; empty if it is gone, or the system has no /proc."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-        # One that is dead keeps its number until its parent has waited for it.
+        # A zombie keeps its pid until its parent has waited for it.
         return "" if state in "ZX" else fields[18]
     except (OSError, ValueError, IndexError):
         return ""

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock.scrapy")
 
 NEAR_CACHE = 100_000
-"""Requests known as seen, of which the server is not asked: nine links of ten are repeats."""
+"""Requests that the process remembers as seen: nine links of ten are repeats."""
 Answers: TypeAlias = list[bool] | Exception | None
-"""What the filter says; None if it is not asked."""
+"""The answers of the filter; None if it is not asked."""
 PROBE_S = 1.0
-"""While the server is away it is tried this often."""
+"""How often the filter tries a server that is away."""
 
 
 class BloomDupeFilter(RFPDupeFilter):
@@ -61,11 +61,11 @@ class BloomDupeFilter(RFPDupeFilter):
         self._crawler = crawler
         self._count: Any = crawler.stats.inc_value
         self._print = crawler.request_fingerprinter.fingerprint
-        # What the middleware has checked, on its way to `request_seen`.
+        # Requests that the middleware has checked, on their way to `request_seen`.
         self._checked: WeakSet[Request] = WeakSet()
-        # What this process has let through.
+        # Fingerprints that this process has let through.
         self._passed = Recent()
-        # Since when the filter is not asked: it is away, or may lack what it had.
+        # When the filter was suspended: it is away, or has lost items.
         self._away_since: float | None = None
         self._timer: CallLaterResult | None = None
 
@@ -198,11 +198,11 @@ class BloomDupeFilter(RFPDupeFilter):
         are_kept = []
         for position, request in enumerate(requests):
             key = self._print(request)
-            # What the filter has is not noted: a page whose reply is lost may have recorded it, and
-            # lets it through.
+            # A seen request is not noted: if its page lost the reply to the add that recorded it,
+            # that page lets it through.
             is_known = key in self._passed
             if isinstance(answers, list):
-                # The filter may lack what was let through here.
+                # A suspended filter may lack it.
                 is_new = answers[position] and not (is_known and self._away_since is not None)
             elif is_new := not is_known:
                 self._count("bloomlock/allowed")
@@ -212,7 +212,7 @@ class BloomDupeFilter(RFPDupeFilter):
         return are_kept
 
     def _is_lost(self) -> bool:
-        """Return whether the filter was made again. One that was cleared on purpose is not lost."""
+        """Return whether the filter lost its items; one that was cleared on purpose did not."""
         shared = self._shared
         if shared is None or shared.generation == self._generation:
             return False
@@ -222,7 +222,7 @@ class BloomDupeFilter(RFPDupeFilter):
         return not shared.cleared
 
     def _suspend(self, why: object) -> None:
-        """Answer by what was let through here, until the filter is given that."""
+        """Answer from `_passed` until the filter has those items again."""
         is_away = isinstance(why, Exception)
         if is_away:
             self._count("bloomlock/errors")
@@ -243,11 +243,11 @@ class BloomDupeFilter(RFPDupeFilter):
             self._timer = call_later(delay_s, lambda: deferred_from_coro(recover()))
 
     async def _recover(self, shared: BloomFilter, since: float) -> None:
-        """Give the filter what it may lack, and what is let through until it has all of it."""
+        """Add `_passed` to the filter until nothing is missing, then ask it again."""
         given: set[bytes] = set()
         try:
-            # The answer tells whether the filter was cleared on purpose, and has discards: what was
-            # discarded shall not come back.
+            # The reply tells whether the filter was cleared on purpose, and has discards: an item
+            # that was discarded must not come back.
             await run_in_thread(shared.exists, b"bloomlock probe")
             self._is_lost()
             while not shared.has_discards and (new := self._passed.keys() - given):

@@ -1,4 +1,4 @@
-"""What Scrapy has no public names for, and calls beside its reactor.
+"""Scrapy's engine, where it has no public names, and calls beside its reactor.
 
 Scrapy tells nobody when a request is done (scrapy/scrapy#7978); `ExecutionEngine._slot` knows it.
 """
@@ -45,25 +45,25 @@ def check(crawler: Crawler) -> None:
 def refuse(crawler: Crawler, error: Exception) -> None:
     """Log why a crawl cannot start, so that this sentence is all; the caller raises the error."""
     logger.critical("%s", error)
-    # Scrapy would close what it has not opened, and log what that raises. And older versions, 2.14
-    # is one, end with exit status 0 if there is a spider.
+    # With a spider Scrapy closes components that it has not opened, and logs their errors; Scrapy
+    # 2.14 also ends with exit status 0.
     crawler.spider = None
     if crawler.engine is not None:
         crawler.engine.spider = None
-    # The task of the crawl logs an error that nobody asks it for.
+    # Nobody reads the error of the task, so asyncio would log it with a traceback.
     with suppress(RuntimeError):
         if (task := asyncio.current_task()) is not None:
             task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 def in_progress(crawler: Crawler) -> Collection[Request]:
-    """Return the requests of which the download, the callback or an item is not done."""
+    """Return the requests whose download, callback or items are not done."""
     slot = _slot(crawler)
     return slot.inprogress if slot is not None else ()
 
 
 def wake(crawler: Crawler) -> None:
-    """Make the engine ask its scheduler for requests."""
+    """Let the engine ask its scheduler for requests."""
     slot = _slot(crawler)
     if slot is not None and slot.closing is None:
         slot.nextcall.schedule()
@@ -84,7 +84,7 @@ async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 class Bell:
-    """Lets one task wait for another, which goes on with what it is at first."""
+    """Lets one task wait until another rings; the other runs on first."""
 
     _waiting: Deferred[None] | None = None
 
@@ -104,7 +104,7 @@ def _slot(crawler: Crawler) -> Any:
 
 def note_fill(crawler: Crawler, shared: BloomFilter) -> None:
     """Put the state of the filter into the stats, if it can be asked."""
-    # It may be gone with its crawl, and an error would hide how that ended.
+    # The filter may be gone, and an error would hide how the crawl ended.
     with suppress(Exception):
         stats, info = crawler.stats, shared.info()
         for name in ("estimated_count", "fill_ratio", "current_error_rate", "memory_bytes"):

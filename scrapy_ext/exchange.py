@@ -1,4 +1,4 @@
-"""The exchange with the server: steps, one after the other, beside the reactor."""
+"""The exchange with the server: one step after another, in a thread beside the reactor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock.scrapy")
 
 PUSHES_PER_TRIP = 256
-"""Some milliseconds of the server's time."""
+"""They take the server some milliseconds."""
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 """How often a process that has nothing to do looks for requests of others."""
 RENEWALS_PER_LEASE = 3
@@ -34,9 +34,9 @@ PROBE_S = 1.0
 
 
 class Exchange:
-    """Sends what waits as steps, each in one round trip, and each until it is answered.
+    """Sends pages in steps of one round trip, and repeats a step until the server answers it.
 
-    `is_idle`: the engine has said that it has nothing to do; `stays`: it never ends by itself.
+    `is_idle`: the engine has nothing to do; `stays`: this process never ends by itself.
     """
 
     _running: Deferred[None]
@@ -47,8 +47,8 @@ class Exchange:
         self._crawl = crawl
         self._lease = lease
         self._scheduler = scheduler
-        # In order: pages to queue, pages that are done, and what is called when all before is sent.
-        # Where a None stands the engine has asked for requests; what comes later is sent later.
+        # In order: pages to queue, pages that have ended, and calls for when all before is sent. At
+        # a None the engine asked for requests, so later ones go into a later step.
         self._waiting: deque[Page | Callable[[], None] | None] = deque()
         self._calls: list[Callable[[], None]] = []
         self._step: tuple[list[Page], dict[str, Any], list[bytes]] | None = None
@@ -63,30 +63,30 @@ class Exchange:
         return len(self._waiting) + (self._step is not None)
 
     def now(self, pushes: Sequence[Page] = ()) -> None:
-        """Make a step before the reactor does anything; errors are those of the crawl."""
+        """Make a step while the spider opens; raises the errors of `Crawl.exchange`."""
         self._number += 1
         self.answer = self._crawl.exchange(pushes, {"step": self._number})
 
     def send(self, one: Page | Callable[[], None] | None) -> None:
-        """Send something, or call it when all before is sent."""
+        """Send a page, or make a call when all before it is sent."""
         self._waiting.append(one)
         if self._away_since is None:
             self._bell.ring()
 
     def want(self) -> None:
-        """Ask for requests, after all that has been sent until now, as Scrapy's order is."""
+        """Ask for requests in the step of the last page sent: that is Scrapy's order."""
         if not self._is_hungry:
             self._is_hungry = True
             self._bell.ring()
         has_pushes = self._step is not None and self._step[0]
-        # If all hosts that have requests are not due, the timer asks when one is.
+        # If no host is due, the timer makes a step when one is.
         may_get = self.answer.waiting and (self.answer.due_s is None or self.answer.is_full)
         if (self._waiting or may_get or has_pushes) and not self._is_asked:
             self._is_asked = True
             self.send(None)
 
     def look(self) -> None:
-        """Ask for requests also if none are known of, and say how this process is."""
+        """Make a step now, though no request is known to wait."""
         self._is_hungry = True
         self._make_due()
 
@@ -98,7 +98,7 @@ class Exchange:
         self._bell.ring()
 
     async def finish(self, collect: Callable[[], None]) -> None:
-        """Send what waits and what `collect` adds, as long as the server answers."""
+        """Send the rest, and what `collect` adds, as long as the server answers."""
         await maybe_deferred_to_future(self._running)
         collect()
         self._is_hungry = False
@@ -130,13 +130,13 @@ class Exchange:
         self._bell.ring()
 
     async def _trip(self) -> bool:
-        """Make a step, or the one again that was not answered; return whether it is now."""
+        """Make a step, or repeat the unanswered one; return whether the server answered."""
         if self._step is None:
             self._step = self._make_step()
         self._is_due = False
         try:
             answer = await run_in_thread(self._crawl.exchange, *self._step)
-        # The step is kept and sent again, whatever it was.
+        # Whatever the error is, the step is kept and sent again.
         except Exception as error:  # noqa: BLE001
             self._scheduler.not_answered(error, is_first=self._away_since is None)
             self._away_since = self._away_since or time.monotonic()
@@ -178,7 +178,7 @@ class Exchange:
         is_empty = not (pushes or ended or self._calls or self._waiting)
         wanted, busy = self._scheduler.room() if is_asked and self._is_hungry else (0, {})
         self._number += 1
-        # A process that has requests of its own finds the dead when it has none.
+        # Only a process that is out of requests looks for dead ones.
         is_looking = self._is_hungry and self.answer.taken
         told = {
             "step": self._number,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scrapy_ext.scheduler import Scheduler
 
 MOST_OUTPUTS = 1000
-"""Outputs that are read before they are checked: a round trip of about 4 ms."""
+"""A list of this many is checked in about 4 ms."""
 
 
 class _Middleware:
@@ -98,8 +98,8 @@ def attach(crawler: Crawler, queue: Scheduler) -> None:
     """Make the middlewares of a crawl work for its scheduler."""
     outputs = crawler.get_spider_middleware(BatchingMiddleware)
     downloads = crawler.get_downloader_middleware(DownloadMiddleware)
-    # Without them a failed download would count as done, and so would a page whose requests that
-    # cannot be serialized are not.
+    # Without them a failed download counts as done, and so does a page whose child requests that
+    # cannot be serialized are still open.
     if outputs is None or downloads is None:
         raise ConfigurationError(
             "scrapy_ext.Scheduler needs scrapy_ext.BatchingMiddleware in SPIDER_MIDDLEWARES and "
@@ -117,7 +117,7 @@ async def _in_batches(source: AsyncIterator[Any]) -> AsyncGenerator[list[Any]]:
     """
     outputs: list[Any] = []
     has_ended = False
-    # The reader waits while there are enough outputs, the other while there are none: never both.
+    # The reader waits while the list is full, the consumer while it is empty: never both.
     bell = Bell()
 
     async def read() -> None:

@@ -1,4 +1,4 @@
-"""What crawls without bloomlock have left: fingerprints, and the queue of scrapy-redis.
+"""Taking over crawls without bloomlock: their fingerprints, and the queue of scrapy-redis.
 
 Stored fingerprints are of use only to a crawl whose `REQUEST_FINGERPRINTER_CLASS` takes the same.
 """
@@ -73,13 +73,13 @@ class OtherQueue:
         self._key: str = key % {"spider": spider_name}
 
     def take_all(self) -> Iterator[list[bytes]]:
-        """Yield its entries, and remove them when the next are read.
+        """Yield its entries, and remove each list after its use.
 
-        It is renamed first; what a process leaves that dies here the next one moves, and some of it
-        is fetched twice.
+        The queue is renamed first. If this process dies here, the next one moves the rest, and
+        fetches some of it twice.
         """
         client, key, get = self._client, self._key, self._settings.get
-        # The tag brings both into one slot.
+        # The tag puts both keys into one slot.
         old = f"{key}:old" if "{" in key else f"{{{key}}}:old"
         count = 0
         for part in (old, key):
@@ -104,7 +104,7 @@ class OtherQueue:
                 client.zrem(old, *entries)
                 count += len(entries)
             while kind == "list" and (entries := client.lrange(old, -REQUESTS_PER_TRIP, -1)):
-                # What waits longest stands last.
+                # The oldest stands last.
                 yield [PICKLE + entry for entry in reversed(entries)]
                 client.ltrim(old, 0, -len(entries) - 1)
                 count += len(entries)

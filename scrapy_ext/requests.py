@@ -1,4 +1,4 @@
-"""Requests: as they stand in the queue (JSON, or a pickle of what JSON cannot hold), and here."""
+"""The requests of a process, and their form in the queue: JSON, or else a pickle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RequestCodec:
     on_pickled: Callable[[str], None] = lambda _: None
 
     def encode(self, request: Request) -> bytes:
-        """Return the entry of a request; ValueError if it has none and stays in this process."""
+        """Return the entry of a request; ValueError if it can only stay in this process."""
         try:
             fields = request.to_dict(spider=self.spider)
             if "_class" in fields:
@@ -93,7 +93,7 @@ def to_pickle(data: bytes) -> bytes:
 
 
 def url_of(data: bytes) -> str:
-    """Return the URL of an entry; of a pickle, that is not loaded, only what it is."""
+    """Return the URL of an entry; a pickle is not loaded."""
     try:
         return str(json.loads(data)["url"])
     except (ValueError, KeyError, TypeError):
@@ -129,10 +129,10 @@ def _untagged(fields: dict[str, Any]) -> Any:
 
 
 class Recent(dict[Any, int]):
-    """How often the last 200,000 keys were met; the oldest are dropped first."""
+    """Counts the last 200,000 keys; drops the oldest first."""
 
     def add(self, key: bytes | str) -> int:
-        """Note a key that is met; return how often it was before."""
+        """Count a key; return its count before."""
         before = self.pop(key, 0)
         self[key] = before + 1
         if len(self) > MOST_RECENT:
@@ -153,37 +153,37 @@ def leads_back(request: Request, fingerprint: Callable[[Request], bytes]) -> boo
 
 
 def is_start_request(request: Request) -> bool:
-    """Return whether it is a start request that was not fetched, nor made from one."""
+    """Return whether it is a start request, and not a copy made from one that was fetched."""
     return bool(request.meta.get("is_start_request") and "bloomlock_begun" not in request.meta)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Page:
-    """A request on its way to the queue, or from when it is taken until all of it is done.
+    """A request on its way to the queue, or one that this process has taken and not finished.
 
-    That is its callback, its items, and the requests that it made which stay in this process.
+    It is finished with its callback, its items, and its child requests that stay in this process.
     """
 
     request: Any
-    """A Request; None if none can be made of its entry."""
+    """A Request; None if its entry is unreadable."""
     host: str
-    """Of what cannot become a request the error."""
+    """The download slot; in mode "f" the error."""
     fingerprint: bytes = b""
     mode: str = "a"
-    """What becomes of it on the server, see scripts/crawl_exchange.lua."""
+    """How the server filters it, see scripts/crawl_exchange.lua."""
     entry: bytes = b""
     """Its form in the queue; empty if it stays in this process."""
     id: str = ""
-    """What the server has given it when it was taken; empty if it stays in this process."""
+    """The key under which the server keeps it as taken; empty if it stays in this process."""
     parent: Page | None = None
-    """The page that made a request that stays in this process, or of which the downloader did."""
+    """The page that waits for this request, which stays in this process."""
     error: str | None = None
     is_over: bool = False
     children: int = 0
-    """How many requests that stay in this process wait or are open."""
+    """The number of unfinished requests that name this page as parent."""
     gave_item: bool = False
     records: Sequence[bytes] = ()
-    """What the filter of delivered pages is given when it is done."""
+    """Fingerprints for the filter of delivered pages, when it is done."""
 
     def words(self) -> tuple[bytes, bytes, bytes]:
         head = self.host.replace("\0", " ").encode(errors="replace")
@@ -195,12 +195,12 @@ class Page:
 
 
 class Pages(dict["Request", Page]):
-    """The pages that this process is at; `on_end` is called with each that is done or failed.
+    """The open pages of this process by request; `on_end` is called with each that has ended.
 
-    A page ends when the engine is done with it, and so are all its children that stay in this
-    process, so who is killed before makes them again. `maker_of` has the page whose callback made
-    a request; what the downloader makes has none. `known` are the fingerprints that this process
-    knows to be in the filter, or to be here.
+    A page ends when the engine is done with it and all its children have ended: a process that is
+    killed before leaves it open, and the next one makes the children again. `maker_of` has the page
+    whose callback made a request; requests that the downloader makes have none. `known` has the
+    fingerprints that this process knows to be in the filter, or keeps itself.
     """
 
     def __init__(
@@ -221,11 +221,11 @@ class Pages(dict["Request", Page]):
     # Requests that go to the queue.
 
     def is_known(self, request: Request) -> bool:
-        """Return whether a request is a duplicate of which the server need not be asked."""
+        """Return whether this process knows that a request is a duplicate."""
         return self.mode_of(request) == "n" and self.fingerprint(request) in self.known
 
     def mode_of(self, request: Request) -> str:
-        """Return whether a request is filtered and recorded, see scripts/crawl_exchange.lua."""
+        """Return how the server filters a request, see scripts/crawl_exchange.lua."""
         if request.dont_filter:
             return "a"
         if request.meta.get("bloomlock_filter") is False:
@@ -234,14 +234,14 @@ class Pages(dict["Request", Page]):
         return "r" if is_redirect and leads_back(request, self.fingerprint) else "n"
 
     def of(self, request: Request, *, is_again: bool = False) -> Page:
-        """Return the page of a request; what has no form in the queue stays in this process."""
+        """Return the page of a request; one that cannot be serialized stays in this process."""
         mode, fingerprint = self.mode_of(request), self.fingerprint(request)
         if request.dont_filter and is_start_request(request):
-            # Each process makes these, and one queues them. Of equal ones, which may differ in
-            # what no fingerprint has, as cookies, the first of each process is one, and so on.
+            # Every process makes the same start requests, and one of them shall queue them. Equal
+            # ones may differ in cookies, so the first of each process counts as one, and so on.
             number = 0 if is_again else self._starts.add(fingerprint)
             mode, fingerprint = "n", b"start:%d:%b" % (number, fingerprint)
-        # `meta` may name a slot by what is no text.
+        # `meta` may name a slot by a number.
         host = str(self._crawler.engine.downloader.get_slot_key(request))
         if mode == "n" and is_again:
             mode = "r"
@@ -255,15 +255,15 @@ class Pages(dict["Request", Page]):
         return Page(request, host, fingerprint, mode, parent=parent)
 
     def again(self, entry: bytes) -> Page:
-        """Return the page of an entry of an earlier queue, whatever the filter has."""
+        """Return the page of an entry of an earlier queue; the filter does not drop it."""
         try:
             return self.of(self.codec.decode(entry), is_again=True)
-        # It may be of other code.
+        # An entry may be from another version of the spider.
         except Exception as error:  # noqa: BLE001
             return self.unreadable(entry, error)
 
     def unreadable(self, data: bytes, error: Exception) -> Page:
-        """Return what keeps data among the failed of which no request can be made."""
+        """Return a page that the server keeps among the failed; its data makes no request."""
         self._count("bloomlock/failed")
         return Page(None, f"{type(error).__name__}: {error}", b"-", "f", data)
 
@@ -314,14 +314,14 @@ class Pages(dict["Request", Page]):
             self[request].error = why
 
     def collect(self, in_progress: Collection[Request]) -> None:
-        """End the pages that the engine is done with."""
+        """End the pages that the engine has finished."""
         for request in [one for one in self if one not in in_progress]:
             page = self.pop(request)
             page.is_over = True
             self.settle(page)
 
     def settle(self, page: Page) -> None:
-        """End a page if it is over, with its children."""
+        """End a page if the engine has finished it and all its children have ended."""
         if not page.is_over or page.children:
             return
         self._on_end(page)
@@ -331,6 +331,6 @@ class Pages(dict["Request", Page]):
             self.child_ended(parent)
 
     def child_ended(self, parent: Page) -> None:
-        """Note that a child that stays in this process is done, or no child after all."""
+        """Count one child less: it has ended, or is a duplicate."""
         parent.children -= 1
         self.settle(parent)

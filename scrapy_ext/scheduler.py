@@ -64,7 +64,7 @@ class Scheduler(BaseScheduler):
         self._crawler = crawler
         self._count: Any = crawler.stats.inc_value
         self._log = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
-        # What cannot be serialized comes first.
+        # Requests that cannot be serialized stand first.
         self._ready: deque[Page] = deque()
         self._active_at = time.monotonic()
         self._is_open = self._is_lost = self._has_ended = False
@@ -78,7 +78,7 @@ class Scheduler(BaseScheduler):
             return local
         return cls(crawler)
 
-    # What Scrapy asks of a scheduler.
+    # Called by the engine.
 
     def open(self, spider: Spider) -> None:
         """Begin the crawl, join it, or go on with it.
@@ -135,7 +135,7 @@ class Scheduler(BaseScheduler):
         return True
 
     def next_request(self) -> Request | None:
-        """Return a request that was taken from the queue; None while there is none at hand."""
+        """Return a request that was taken from the queue; None while this process has none."""
         self._collect_done()
         if not self._ready:
             self.exchange.want()
@@ -148,7 +148,7 @@ class Scheduler(BaseScheduler):
         self.pages.begin(page)
         self._count("scheduler/dequeued")
         if request.meta.get("is_start_request"):
-            # What is made of it by an errback, or by a callback with its `meta`, is another one.
+            # A request that copies this `meta` is no start request.
             request.meta["bloomlock_begun"] = True
         return request
 
@@ -165,19 +165,19 @@ class Scheduler(BaseScheduler):
         """Send what waits, put back what was not begun, and leave the crawl."""
         return deferred_from_coro(self._finish(reason))
 
-    # What the middlewares and spiders say.
+    # Called by the middlewares and signals.
 
     async def check_many(
         self, requests: list[Request], page: Request, *, has_items: bool = False
     ) -> list[bool]:
-        """Note what the callback of a page made; return for each whether the engine gets it."""
+        """Note the requests of a callback; return for each whether the engine gets it."""
         self.pages.note_made(requests, page, has_items=has_items)
         are_kept = [not self.pages.is_known(request) for request in requests]
         delivered = self._crawl.delivered
         if delivered is None or not requests:
             return are_kept
         keys = [self.pages.fingerprint(request) for request in requests]
-        # If the server does not answer the pages are fetched, which loses nothing.
+        # The server does not answer: the pages are fetched, which loses nothing.
         with suppress(Exception):
             found = await run_in_thread(delivered.exists_many, keys)
             for at, is_there in enumerate(found):
@@ -226,17 +226,17 @@ class Scheduler(BaseScheduler):
             page.records = [*map(self.pages.fingerprint, (request, *earlier))]
         if page.id and page.error is not None:
             self._count("bloomlock/failed")
-        # One that has stayed in this process is added to the filter now.
+        # A request that stayed in this process gets into the filter when it is done.
         page.mode = "r" if page.mode == "l" and page.error is None else "a"
         if page.id or page.records or page.mode == "r":
             self.exchange.send(page)
 
-    # What the exchange asks, and brings.
+    # Called by the exchange.
 
     def room(self) -> tuple[int, dict[str, int]]:
         """Return how many requests the engine can begin, and how many each host has here.
 
-        One that it cannot begin has no better order than in the queue.
+        Requests beyond that stay in the queue, which has the better order.
         """
         running = self._crawler.engine
         if running is None or running.paused or running.needs_backout():
@@ -247,7 +247,7 @@ class Scheduler(BaseScheduler):
         return max((downloader.total_concurrency or PUSHES_PER_TRIP) - busy.total(), 0), busy
 
     def is_at_rest(self) -> bool:
-        # scrapy-redis keeps a spider open for so long.
+        # scrapy-redis keeps a spider open for this time.
         least = self._crawler.settings.getfloat("SCHEDULER_IDLE_BEFORE_CLOSE")
         is_long = time.monotonic() - self._active_at >= least
         return is_long and not (self._ready or self.pages)
@@ -276,7 +276,7 @@ class Scheduler(BaseScheduler):
             try:
                 page.request = self.pages.codec.decode(entry)
                 self._ready.append(page)
-            # What stands in the queue may be of another spider, or of other code.
+            # The entry may be from another spider, or another version of this one.
             except Exception as error:
                 page.error, page.is_over = _why(error), True
                 name = self._settings.name
@@ -308,7 +308,7 @@ class Scheduler(BaseScheduler):
             self.pages.child_ended(page.parent)
 
     def _lose(self) -> None:
-        """End: the server has another crawl than this one, or none."""
+        """Close the spider: the server has lost the crawl, or has begun another."""
         if self.exchange.is_over or self._has_ended:
             return
         self._is_lost = True
@@ -333,7 +333,7 @@ class Scheduler(BaseScheduler):
                 logger.error("%s", users)
             is_finished = reason == "finished"
             left = await run_in_thread(self._crawl.close, finished=is_finished)
-        # An error here would hide how the crawl ended.
+        # An error from here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001
             logger.warning(
                 "The crawl %r was not left in order, so what this process has not done waits for "

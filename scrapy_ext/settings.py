@@ -1,4 +1,4 @@
-"""What a process reads from Scrapy before it comes to a crawl, and what it says then."""
+"""The settings of a crawl, its client, and the log lines at its start."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ MOST_WITH_DELAY = 2
 """Requests of a host with a delay that a process has: one on its way, one that waits."""
 # Setting of scrapy-redis -> parameter of the client.
 _SHARED = {"REDIS_URL": "url", "REDIS_HOST": "host", "REDIS_PORT": "port", "REDIS_DB": "db"}
-# What scrapy-redis passes so as to wait and try again, which a blocked reactor cannot afford.
+# scrapy-redis waits and tries again by these; the reactor must not wait.
 _RETRIES = ("retry_on_timeout", "retry_on_error", "retry")
 _FILTER_OPTIONS = ("strategy", "key", "seeds", "num_hashes", "optimize", "on_full", "timeout")
 
 
 def _number(kind: type, above: float = 0, below: float = inf) -> Callable[[Any], Any]:
-    """Return what reads a number between two others, which the option `-s` hands over as a text."""
+    """Return a reader of numbers between two others; the option `-s` hands over texts."""
 
     def read(value: Any) -> Any:
         number = float(value)
@@ -69,9 +69,9 @@ def _setting(default: Any, check: Callable[[Any], Any], allowed: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CrawlSettings:
-    """What the project's settings say; docs/reference/settings-and-stats.md explains each.
+    """The settings of a project; docs/reference/settings-and-stats.md explains each.
 
-    `attributes` is what the spider was called with, as far as can be known: its own texts; None if
+    `attributes` are the string attributes of the spider itself, which its arguments set; None if
     BLOOMLOCK_NAME is set. `fifo` is whether SCHEDULER_MEMORY_QUEUE is one of Scrapy's
     first-in-first-out queues, `options` BLOOMLOCK_FILTER without `timeout`.
     """
@@ -107,7 +107,7 @@ class CrawlSettings:
             one.name: _checked(key, settings.get(key), one.default, **one.metadata)
             for key, one in _SETTINGS.items()
         }
-        # What scrapy-redis calls it.
+        # The name of scrapy-redis for it.
         values["resume"] &= not settings.getbool("SCHEDULER_FLUSH_ON_START")
         key = "BLOOMLOCK_FILTER"
         options = _checked(key, settings.get(key), {}, lambda _: settings.getdict(key), "is a dict")
@@ -188,7 +188,7 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     info: Any = {}
     with explained(address), suppress(redis.exceptions.NoPermissionError):
         info = client.info("server")
-    # Valkey's word, and Redis's.
+    # The field of Valkey, and that of Redis.
     mode = info.get("server_mode") or info.get("redis_mode")
     if mode == "cluster":
         client.close()
@@ -272,11 +272,11 @@ def overwritten_file(crawler: Crawler) -> str:
     spider = crawler.spider
     for uri, options in crawler.settings.getdict("FEEDS").items():
         path = str(uri)
-        # With its time a file is a new one.
+        # A name with the time is new each time.
         if not options.get("overwrite") or "%(time)" in path or "%(batch" in path:
             continue
         if "%" in path:
-            # As Scrapy fills it: a function of the project may have other values.
+            # A function of the project may add or replace values, as for Scrapy.
             values = {name: getattr(spider, name) for name in dir(spider)}
             values |= {"time": "", "batch_time": "", "batch_id": 1}
             if function := options.get("uri_params", crawler.settings["FEED_URI_PARAMS"]):
@@ -307,7 +307,7 @@ def check_jobdir(crawler: Crawler) -> None:
 
 
 def log_begin(crawler: Crawler, name: str, begun: Answer, delay_ms: int) -> None:
-    """Say how this process came to its crawl, and what is not as in Scrapy alone."""
+    """Log how the crawl was begun, and what differs from Scrapy alone."""
     if begun.what == "begun":
         logger.info("The crawl %r begins.", name)
     elif begun.what == "joined":

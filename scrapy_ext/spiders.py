@@ -38,14 +38,14 @@ _TAKE = (files("scrapy_ext") / "scripts" / "feed_take.lua").read_text("utf-8")
 def take_messages(
     client: Any, key: str, how: tuple[Kind, float], count: int, done: Sequence[bytes] = ()
 ) -> list[tuple[bytes, bytes]]:
-    """Remove messages of which the ids are `done`, and take others: ids and messages.
+    """Remove the messages with the ids `done`; take others, and return their ids and messages.
 
-    `how` is of what kind the key is, and the lease in seconds.
+    `how` is the kind of the key, and the lease in seconds.
     """
     kind, lease = how
-    # The tag brings all keys into the slot of the first.
+    # The tag puts both keys into one slot.
     tagged = key if "{" in key else f"{{{key}}}"
-    # What is taken when the server cannot answer is there again after its lease.
+    # If the reply is lost, the messages come again after the lease.
     words = [kind, int(lease * 1000), count, f"{secrets.token_hex(8)}:", *done]
     taken = client.eval(_TAKE, 2, key, f"{tagged}:taken", *words)
     return list(zip(taken[::2], taken[1::2], strict=True))
@@ -107,7 +107,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
                 self._empty_since = None
             elif self._empty_since is None:
                 self._empty_since = time.monotonic()
-        # What was taken and not done is there again after its lease.
+        # Messages that were taken and not done come again after the lease.
         except Exception:
             logger.exception("The start URLs at %r cannot be read.", self.redis_key)
         finally:
@@ -117,7 +117,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
         try:
             made = self.make_request_from_data(message)
             requests = [*made] if isinstance(made, Iterable) else [made]
-        # A message may be anything. It would fail again, so it is not left for another time.
+        # The message would fail again, so it is not left in the feed.
         except Exception as error:
             logger.exception("No request can be made of a message at %r.", self.redis_key)
             if self._queue is not None:

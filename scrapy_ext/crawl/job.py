@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2
 FILL_S = 2.0
-"""The server reads the whole filter for its fill."""
+"""How often the fill is read: the server counts all bits of the filter."""
 LAST_PAGES_S = 30.0
-"""A worker that is stopped gets this long for the pages it has in flight."""
+"""A stopped worker gets this time for its pages in flight."""
 
 
 @dataclass(slots=True)
 class Worker:
-    """A worker process and what it has told; `last` is its last URL, `reason` why it closed."""
+    """A worker process and its report; `last` is its last URL, `reason` why it closed."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -56,7 +56,7 @@ class Worker:
         return {"pid": self.process.pid, "pages": self.pages, "links": self.links, "last": last}
 
     def failure(self) -> str:
-        """Return a sentence about how it ended by itself, empty if in order."""
+        """Return a sentence on why it ended; empty if it runs, or ended in order."""
         code = self.process.poll()
         if code is None or (code == 0 and self.reason == "finished"):
             return ""
@@ -93,7 +93,7 @@ class Job:
 
     def figures(self) -> dict[str, Any]:
         hidden = {"options", "found", "fetched", "now"}
-        # A copy, as the page of --watch asks from another thread.
+        # The page of --watch reads in another thread, so take a copy.
         twice = [url for url, times in self.fetched.copy().items() if times > 1]
         return {
             **{name: value for name, value in vars(self).items() if name not in hidden},
@@ -106,7 +106,7 @@ class Job:
             "duplicates": sum(worker.duplicates for worker in self.workers),
             "distinct": len(self.found),
             "twice": twice,
-            # Who dies may have fetched pages that another fetches again.
+            # After the death of a worker another one fetches its open pages again.
             "ok": not self.failures and (not twice or bool(self.notes)),
         }
 
@@ -121,8 +121,8 @@ class Job:
         name = self.options["name"]
         record = CrawlRecord(client, name or f"crawl-{secrets.token_hex(6)}")
         try:
-            # Until all workers have joined it this process holds the crawl, so that it does not
-            # end: one that is late would begin another.
+            # A worker that joins after the end would begin another crawl, so this process holds
+            # the crawl until all have joined.
             is_whole = record.hold(restart=self.options["restart"])
             with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
                 try:
@@ -207,7 +207,7 @@ class Job:
             time.sleep(LOOK_S)
 
     def _read(self) -> None:
-        """Add up what workers have told since; one that was killed may leave half a line."""
+        """Add up new lines of the workers; one that was killed may leave half a line."""
         for worker in self.workers:
             *lines, worker.half_line = (worker.half_line + worker.told.readall()).split(b"\n")
             for told in map(json.loads, lines):
@@ -244,7 +244,7 @@ class Job:
             self._read()
             for worker in self.workers:
                 worker.told.close()
-        # What one left that died, the others have done.
+        # The others have done the pages of a worker that died.
         is_done = any(worker.reason == "finished" for worker in self.workers)
         (self.notes if is_done else self.failures).extend(failures)
 
@@ -255,7 +255,7 @@ def watched(job: Job) -> Iterator[str]:
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # A page of another site may ask this port by a name of its own: no figures for it.
+            # A page of another site can reach this port by a name of its own; refuse it.
             if not self.headers.get("Host", "").startswith("127.0.0.1:"):
                 self.send_error(403)
                 return

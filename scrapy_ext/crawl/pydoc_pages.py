@@ -1,4 +1,4 @@
-"""What pydoc says of the standard library, as a folder of HTML: a site that every machine carries.
+"""The pages of pydoc on the standard library: a site that every machine has.
 
 pydoc imports what it shows and prints `os.environ`: processes without it render harmless modules.
 """

@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
     "AUTOTHROTTLE_START_DELAY": 0.5,
     "DOWNLOAD_TIMEOUT": 20.0,
     "DOWNLOAD_MAXSIZE": 32 << 20,
-    # Each of these would fetch a page under another URL than that of the link.
+    # Each of these fetches a page under another URL than its link.
     "REDIRECT_ENABLED": False,
     "METAREFRESH_ENABLED": False,
     "HTTPERROR_ALLOW_ALL": True,
@@ -85,7 +85,7 @@ class SiteSpider(Spider):
         self._links += len(links)
         found = {*map(canonicalize_url, links)} - self._met
         self._met |= found
-        # A link that is lost after this is missed in the report.
+        # If a link is lost after this line, the report counts it as missed.
         self._tell(canonicalize_url(response.url), why=why, found=[*found])
         for link in links:
             yield Request(link, errback=self.failed)
@@ -128,7 +128,7 @@ if __name__ == "__main__":
     start_url = given.pop("START_URL")
     process = CrawlerProcess({**SETTINGS, **given})
     process.crawl(SiteSpider, start_url=start_url)
-    # What is imported stays, so a search for garbage among it is a fifth of a short crawl.
+    # Collecting garbage among imported modules takes a fifth of a short crawl.
     gc.freeze()
     process.start()
     sys.exit(process.bootstrap_failed)
