@@ -15,7 +15,7 @@ from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.sizing import check_flag
 
-from .claims import COMMITTED, GIVEN_BACK, LOST, NEVER, NOW, UNKNOWN, ask_claims
+from .claims import COMMITTED, GIVEN_BACK, LOST, UNKNOWN, ask_claims
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,11 +77,18 @@ def abandon_many(
     if offer is not None:
         check_flag("offer", offer)
     pending = _take_from_watchdog(sessions, {GIVEN_BACK, LOST, UNKNOWN})
-    offered = None if offer is None else NOW if offer else NEVER
-    rows = [one.row._replace(data=None, word=offered or one.offered) for one in pending]
+    rows = [one.row._replace(word=_offered(one, offer)) for one in pending]
     yield from ask_claims("abandon", rows, (text, b"", b""))
     for session in pending:
         session.ended = GIVEN_BACK
+
+
+def _offered(session: ClaimSession, offer: bool | None) -> bytes:
+    """Return when `expired` finds an item that is given back: never, after its lease, or now."""
+    if offer is None:
+        # No caller would bring an item again that `expired` has given.
+        return b"after" if session.options.only_expired else b"never"
+    return b"now" if offer else b"never"
 
 
 def leave(session: ClaimSession, error: BaseException | None) -> Core[None]:
@@ -101,7 +108,7 @@ def extend(session: ClaimSession, ttl: float | None = None) -> Core[None]:
     hold = session.require()
     lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
     sent = boot_clock()
-    row = session.row._replace(data=None, word=lease_ms)
+    row = session.row._replace(word=lease_ms)
     (held,) = yield from ask_claims("renew", [row])
     if not held:
         WATCHDOG.remove(hold)

@@ -23,7 +23,7 @@ from bloomlock.commands import call, encode_command, in_parallel
 from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import ClaimKeys
 
-from .claims import OFFERED, ClaimSession, ClaimState, Offer, Row, ask_claims, take
+from .claims import ClaimSession, ClaimState, Offer, Row, ask_claims, take
 from .state import in_one_generation
 from .support import CLAIMS, check_support
 
@@ -198,7 +198,7 @@ class Expired:
 
     def __init__(self, state: FilterState, options: ClaimOptions) -> None:
         self._state = state
-        self._options = options
+        self._options = options._replace(only_expired=True)
         self._shard = 0
         self._found: deque[bytes] = deque()
         self._skipped: set[tuple[int, bytes]] = set()
@@ -209,9 +209,8 @@ class Expired:
         look = partial(self._look, max(limit, EXPIRED_AT_ONCE))
         while self._found or (yield from in_one_generation(state, look)):
             some = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
-            # No caller would bring the item again, so it is offered after its lease.
-            sessions = [ClaimSession(state, Offer.of(carried), OFFERED) for carried in some]
-            yield from take(state, sessions, self._options, only_expired=True)
+            sessions = [ClaimSession(state, Offer.of(carried), self._options) for carried in some]
+            yield from take(state, sessions)
             if made := [one for one in sessions if one.state is ClaimState.NEW]:
                 return made
         return []

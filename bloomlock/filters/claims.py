@@ -53,12 +53,9 @@ ITEMS_PER_CALL = 64
 
 TTL_SECONDS = 60.0
 MOST_ATTEMPTS = 1_000_000
-NEVER, OFFERED, NOW = b"never", b"after", b"now"
-"""When `expired` finds an item that is given back: never, after its lease, or now."""
 COMMITTED, GIVEN_BACK, LOST, UNKNOWN = "committed", "given back", "lost", "unknown"
 """How a claim ended."""
 TOKEN_BYTES = 15
-MARGIN_SECONDS = 0.005
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.2
 
 
@@ -84,6 +81,7 @@ class ClaimOptions(NamedTuple):
     Attributes:
         lasts_s: How long after its request the worker may rely on a lease.
         max_attempts: 0: as their earlier claims had it.
+        only_expired: Whether only items are claimed whose claims are over.
     """
 
     lease_ms: int
@@ -91,6 +89,7 @@ class ClaimOptions(NamedTuple):
     renew: bool
     wait_s: float
     max_attempts: int
+    only_expired: bool = False
 
 
 @lru_cache(typed=True)
@@ -115,11 +114,10 @@ class Offer(NamedTuple):
     payload: Item | None
 
     def carried(self) -> bytes:
-        kind = b"s" if isinstance(self.item, str) else b"b"
-        item = b"%b%b%b" % (kind, struct.pack(">I", len(self.data)), self.data)
+        item = struct.pack(">cI", _letter(self.item), len(self.data)) + self.data
         if self.payload is None:
             return item + b"-"
-        return item + (b"s" if isinstance(self.payload, str) else b"b") + encode_item(self.payload)
+        return item + _letter(self.payload) + encode_item(self.payload)
 
     @classmethod
     def of(cls, carried: bytes) -> Offer:
@@ -128,10 +126,10 @@ class Offer(NamedTuple):
         >>> Offer.of(Offer("é", "é".encode(), b"more").carried()).payload
         b'more'
         """
-        (length,) = struct.unpack_from(">I", carried, 1)
-        data, kind, rest = carried[5 : 5 + length], carried[5 + length :][:1], carried[6 + length :]
-        payload = None if kind == b"-" else _text_or_bytes(kind, rest)
-        return cls(_text_or_bytes(carried[:1], data), data, payload)
+        letter, length = struct.unpack_from(">cI", carried)
+        data, rest = carried[5 : 5 + length], carried[5 + length :]
+        payload = None if rest == b"-" else _text_or_bytes(rest[:1], rest[1:])
+        return cls(_text_or_bytes(letter, data), data, payload)
 
 
 def check_payload(payload: object) -> Item | None:
@@ -140,28 +138,26 @@ def check_payload(payload: object) -> Item | None:
     raise ConfigurationError(f"payload must be str, bytes or None, not {type(payload).__name__}")
 
 
-def _text_or_bytes(kind: bytes, data: bytes) -> Item:
-    return data.decode() if kind == b"s" else data
+def _letter(value: Item) -> bytes:
+    return b"s" if isinstance(value, str) else b"b"
+
+
+def _text_or_bytes(letter: bytes, data: bytes) -> Item:
+    return data.decode() if letter == b"s" else data
 
 
 class Row(NamedTuple):
-    """One item of a step; `word` is what else the step takes.
-
-    `data`: the encoded item, whose offsets follow from how many slices there are. None: the step
-    reads no bits.
-    """
+    """One item of a step; `word` is what else the step takes."""
 
     shard: Shard
     id: bytes = b""
     token: bytes = b""
-    data: bytes | None = None
+    data: bytes = b""
     word: bytes | int = b""
 
-    @property
-    def words(self) -> tuple[bytes | int, ...]:
-        slices, places = self.shard.slices, b""
-        if self.data is not None:
-            places = slices.hasher.packed([self.data], slices.count)
+    def words(self, *, reads_bits: bool) -> tuple[bytes | int, ...]:
+        slices = self.shard.slices
+        places = slices.hasher.packed([self.data], slices.count) if reads_bits else b""
         return self.id, self.token, places, self.word
 
 
@@ -188,8 +184,9 @@ def ask_claims(
 
     def ask_part(shard: Shard, part: Sequence[int]) -> Core[Sequence[Any]]:
         keys, header = ClaimKeys.of(shard.key), shard.header.to_bytes(HEADER_BYTES, "big")
+        reads_bits = step in ("take", "commit")
         while True:
-            words = [word for index in part for word in rows[index].words]
+            words = [word for i in part for word in rows[i].words(reads_bits=reads_bits)]
             arguments = (header, shard.slices.layout, step, *options, *words)
             (reply,) = yield from SCRIPT.call([(keys, arguments)], repeatable=True)
             try:
@@ -219,12 +216,12 @@ class ClaimSession(Watched):
     row: Row  # names the claim in its shard
     view: View
 
-    def __init__(self, filter_state: FilterState, offer: Offer, offered: bytes = NEVER) -> None:
+    def __init__(self, filter_state: FilterState, offer: Offer, options: ClaimOptions) -> None:
         self.filter_state = filter_state
         self.runtime = filter_state.runtime
         self.offer = offer  # stays the same if the claim is tried again
+        self.options = options
         self.payload = offer.payload  # BUSY: that of the other claim
-        self.offered = offered  # when the item is found again if it is given back
         self.state = ClaimState.SEEN
         self.attempts = 0
         self.hold: Hold | None = None  # None unless the state is NEW
@@ -237,8 +234,8 @@ class ClaimSession(Watched):
         self.view, self.row = view, Row(shard, hasher.identify(data), tokens, data)
         return self.row._replace(word=self.offer.carried())
 
-    def take(self, answer: list[Any], sent: float, options: ClaimOptions) -> None:
-        state, *rest = answer
+    def take(self, answer: list[Any], sent: float) -> None:
+        options, (state, *rest) = self.options, answer
         if state == b"gone":
             return
         # The claim of an item that was BUSY may be tried again.
@@ -338,7 +335,7 @@ class ClaimSession(Watched):
         return self.row.shard.key
 
     def renew_all(self, renewals: Sequence[Renewal]) -> Core[Sequence[bool | Exception]]:
-        rows = [claim.row._replace(data=None, word=lease_ms) for claim, _, lease_ms in renewals]
+        rows = [claim.row._replace(word=lease_ms) for claim, _, lease_ms in renewals]
         try:
             answers = yield from ask_claims("renew", rows)
         except (RedisError, ConfigurationError, OSError) as error:
@@ -356,13 +353,13 @@ def claim(
     state: FilterState, item: Item, options: ClaimOptions, payload: Item | None = None
 ) -> Core[ClaimSession]:
     """Claim one item, waiting for the outcome of another claim if the options say so."""
-    session = ClaimSession(state, Offer(item, encode_item(item), check_payload(payload)))
+    session = ClaimSession(state, Offer(item, encode_item(item), check_payload(payload)), options)
     until, pause = boot_clock() + options.wait_s, SHORTEST_PAUSE
-    yield from take(state, [session], options)
+    yield from take(state, [session])
     while session.state is ClaimState.BUSY and (left := until - boot_clock()) > 0:
-        yield Pause(min(left, session.remaining + MARGIN_SECONDS, pause))
+        yield Pause(min(left, pause))
         pause = min(2 * pause, LONGEST_PAUSE)
-        yield from take(state, [session], options)
+        yield from take(state, [session])
     return session
 
 
@@ -380,19 +377,13 @@ def claim_many(
             f"payloads must be one for each item, not {len(each)} for {len(given)} items"
         )
     offers = map(Offer, given, encode_items(given), each)
-    sessions = [ClaimSession(state, offer) for offer in offers]
-    yield from take(state, sessions, options)
+    sessions = [ClaimSession(state, offer, options) for offer in offers]
+    yield from take(state, sessions)
     return sessions
 
 
-def take(
-    state: FilterState,
-    sessions: Sequence[ClaimSession],
-    options: ClaimOptions,
-    *,
-    only_expired: bool = False,
-) -> Core[None]:
-    """Ask for items in the generation attached to.
+def take(state: FilterState, sessions: Sequence[ClaimSession]) -> Core[None]:
+    """Ask for items, all by the same options, in the generation attached to.
 
     A token is of one claim, and fixed before the first byte is sent. Of the claims of an item that
     threads or tasks made at a time several may be unanswered, and the server has granted one: so
@@ -400,16 +391,20 @@ def take(
     """
     if not state.runs_scripts:
         check_support(CLAIMS, state.strategy.name)
+    if not sessions:
+        return
+    options = sessions[0].options
     tokens = [
         state.unanswered.take(one.offer.data) or secrets.token_bytes(TOKEN_BYTES)
         for one in sessions
     ]
 
+    words = (options.lease_ms, options.max_attempts, int(options.only_expired))
+
     def work(view: View) -> Core[bool | None]:
         yield from refuse_full(state, view, [one.offer.item for one in sessions])
         rows = [one.place(view, some) for one, some in zip(sessions, tokens, strict=True)]
         sent = boot_clock()
-        words = (options.lease_ms, options.max_attempts, int(only_expired))
         answers = yield from ask_claims("take", rows, words)
         if None in answers:
             return None
@@ -417,7 +412,7 @@ def take(
             # It ends what is kept, before an answer of this call would be.
             state.note_discards(view)
         for one, answer in zip(sessions, answers, strict=True):
-            one.take(answer, sent, options)
+            one.take(answer, sent)
         return True
 
     try:

@@ -174,15 +174,13 @@ function steps.abandon(id, token, _, offered)
     elseif found.max_attempts > 0 then
         write(FAILED, id, found, string.sub(error, 2))
     end
-    if offered == 'never' or (0 < found.max_attempts and found.max_attempts <= found.attempts) then
-        finish(id, found, counter)
-        return 1
+    local until_ms = offered == 'now' and now_ms or lease_of(id)
+    local is_final = 0 < found.max_attempts and found.max_attempts <= found.attempts
+    finish(id, found, counter)
+    if offered ~= 'never' and not is_final then
+        write(OPEN, id, found, '')
+        call('ZADD', CLAIMS, until_ms, id)
     end
-    write(OPEN, id, found, '')
-    if offered == 'now' then
-        call('ZADD', CLAIMS, now_ms, id)
-    end
-    call('HINCRBY', COUNTS, counter, 1)
     return 1
 end
 

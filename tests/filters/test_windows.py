@@ -75,6 +75,16 @@ def test_each_call_is_one_round_trip_and_an_add_wipes_one_slice_at_most(clocks):
             assert turns.of(lambda: getattr(made, name)(f"new at {now}")) == 1  # noqa: B023
 
 
+def test_a_commit_renews_what_was_added_since_the_claim(clocks):
+    made = clocks.make()
+    claim = made.claim("a", ttl=2 * OVER, renew=False)
+    assert made.add("a")
+    clocks.set(SLICE)
+    claim.commit()
+    clocks.set(OVER)
+    assert made.exists("a")
+
+
 # -- near-cache ----------------------------------------------------------------------------------
 
 CALLS = {

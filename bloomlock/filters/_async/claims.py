@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import NoReturn, Self
 
     from bloomlock.filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
-    from bloomlock.filters.claims import ClaimOptions, ClaimSession
+    from bloomlock.filters.claims import ClaimSession
 
 
 class AsyncClaim:
@@ -236,7 +236,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
         sessions = [one._session for one in made]
         await self._run(claim_ends.abandon_many(sessions, error, offer=offer))
 
-    def expired(
+    async def expired(
         self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
     ) -> AsyncIterator[AsyncClaim]:
         """Yield claims of the items whose workers died, each to one caller, oldest first.
@@ -246,10 +246,7 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: one round trip for each item, one for each 16 and for each shard.
         """
-        return self._expired(check_options(ttl, renew, max_attempts))
-
-    async def _expired(self, options: ClaimOptions) -> AsyncIterator[AsyncClaim]:
-        search = claim_lists.Expired(self._state, options)
+        search = claim_lists.Expired(self._state, check_options(ttl, renew, max_attempts))
         while found := await self._run(search.find()):
             yield AsyncClaim(found[0], self._run)
 
@@ -267,9 +264,8 @@ class AsyncClaimableFilter(AsyncConnectedFilter):
 
         Cost: two round trips, one for each shard more without such items.
         """
-        options = check_options(ttl, renew, max_attempts)
         check_whole("limit", limit, 1, claim_lists.MOST_EXPIRED)
-        search = claim_lists.Expired(self._state, options)
+        search = claim_lists.Expired(self._state, check_options(ttl, renew, max_attempts))
         found = await self._run(search.find(limit))
         return [AsyncClaim(session, self._run) for session in found]
 

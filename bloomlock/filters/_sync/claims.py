@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import NoReturn, Self
 
     from bloomlock.filters.claim_lists import ClaimCounts, FailedItem, OpenClaim
-    from bloomlock.filters.claims import ClaimOptions, ClaimSession
+    from bloomlock.filters.claims import ClaimSession
 
 
 class Claim:
@@ -247,10 +247,7 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: one round trip for each item, one for each 16 and for each shard.
         """
-        return self._expired(check_options(ttl, renew, max_attempts))
-
-    def _expired(self, options: ClaimOptions) -> Iterator[Claim]:
-        search = claim_lists.Expired(self._state, options)
+        search = claim_lists.Expired(self._state, check_options(ttl, renew, max_attempts))
         while found := self._run(search.find()):
             yield Claim(found[0], self._run)
 
@@ -268,9 +265,8 @@ class ClaimableFilter(ConnectedFilter):
 
         Cost: two round trips, one for each shard more without such items.
         """
-        options = check_options(ttl, renew, max_attempts)
         check_whole("limit", limit, 1, claim_lists.MOST_EXPIRED)
-        search = claim_lists.Expired(self._state, options)
+        search = claim_lists.Expired(self._state, check_options(ttl, renew, max_attempts))
         found = self._run(search.find(limit))
         return [Claim(session, self._run) for session in found]
 
