@@ -174,7 +174,6 @@ Core: TypeAlias = Generator[Step, Any, T]
 
 class AnyRuntime(Protocol):
     is_async: bool
-    is_cluster: bool
 
     @property
     def clock(self) -> Callable[[], float]: ...

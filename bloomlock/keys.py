@@ -25,21 +25,16 @@ _META_KEY = re.compile(r"\{(?P<name>[^{}/]+)\}:meta", re.DOTALL)
 
 
 def check_name(name: object) -> str:
-    if (
-        not isinstance(name, str)
-        or not name
-        or len(name.encode(errors="surrogatepass")) > MAX_NAME_BYTES
-    ):
-        raise ConfigurationError(
-            f"name must be a text of 1 to {MAX_NAME_BYTES} bytes of UTF-8, not {name!r:.80}"
-        )
     try:
-        name.encode()
+        if isinstance(name, str) and 0 < len(name.encode()) <= MAX_NAME_BYTES:
+            return name
     except UnicodeEncodeError as error:
         raise ConfigurationError(
             f"name must be a text that has a UTF-8 form, not {name!r:.80}"
         ) from error
-    return name
+    raise ConfigurationError(
+        f"name must be a text of 1 to {MAX_NAME_BYTES} bytes of UTF-8, not {name!r:.80}"
+    )
 
 
 def check_prefix(prefix: object) -> str:

@@ -124,13 +124,7 @@ class RequestedSpec:
 
     def describe(self) -> Descriptor:
         """Return the descriptor of a new filter with these parameters, its generation still 0."""
-        try:
-            size, slices = self._sizes(self.optimize or sizing.BALANCED)
-        except ConfigurationError:
-            if self.native or self.growth or self.seeds or self.num_hashes or self.optimize:
-                raise
-            # The largest filters fit in no other way.
-            size, slices = self._sizes(sizing.MEMORY)
+        size, slices = self._sizes(self.optimize or sizing.BALANCED)
         return Descriptor(
             self.capacity,
             self.error_rate,

@@ -64,16 +64,13 @@ def rename(state: FilterState, new: FilterKeys) -> Core[None]:
 
 def _rename(old: FilterKeys, new: FilterKeys, view: View) -> Core[bool | None]:
     """Give the filter of a generation another name; None: it is of another generation."""
-    found = yield from look(old)
-    if found.descriptor is not None:
-        found = yield from settle(old, found)
-    before, there = found.descriptor, (yield from look(new))
-    is_whole = before is not None and before.has_header(found.header) and found.gone is None
-    if before is None or not is_whole or before.header != view.header:
+    found = yield from settle(old, (yield from look(old)))
+    # Keys that are no filter's are refused here, and what is one by the script.
+    yield from look(new)
+    before = found.descriptor
+    if before is None or found.gone is not None or before.header != view.header:
         return None
-    answer = b"taken"
-    if there.descriptor is None and not there.header:
-        answer = yield from _rename_keys(old, new, before)
+    answer = yield from _rename_keys(old, new, before)
     if answer == b"taken":
         raise ConfigurationError(f"name {new.name!r} is taken by another filter")
     return True if answer == b"done" else None

@@ -292,8 +292,7 @@ class FilterState(LockOwner):
 
     def delete(self) -> Core[bool]:
         try:
-            own = None if self.view is None else self.view.descriptor
-            return (yield from delete(self.keys, own))
+            return (yield from delete(self.keys))
         finally:
             self.drop_cached()
 

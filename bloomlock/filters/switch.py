@@ -36,7 +36,7 @@ from bloomlock.descriptor import (
     header_from_bytes,
     unflagged,
 )
-from bloomlock.effects import ConnectionLost, Core, Pause, ThisRuntime
+from bloomlock.effects import ConnectionLost, Core, Pause
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import PREPARED_SECONDS, discards_key, prepared_key
 from bloomlock.sizing import MAX_SHARDS
@@ -113,41 +113,32 @@ def retried(keys: FilterKeys, step: Callable[[], Core[T]]) -> Core[T]:
 # -- delete ---------------------------------------------------------------------------------------
 
 
-def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
+def delete(keys: FilterKeys) -> Core[bool]:
     """S7: delete every key of the filter; True if there was one.
 
-    The first shard and the descriptor go last, so a crash before that can be repeated. If the
-    descriptor was evicted, `own` says which further shards there may be.
+    The first shard and the descriptor go last, so a crash before that can be repeated.
     """
-    known, was_there = own, False
+    was_there = False
 
     def step() -> Core[bool]:
-        nonlocal known, was_there
-        most = 1
+        nonlocal was_there
+        is_damaged = False
         try:
             found = yield from look(keys)
         except DamagedDescriptorError:
-            # Nobody knows how many shards it has.
-            found, most = Found(None, *(yield from look_at_shard(keys, 0))), MAX_SHARDS
-        is_damaged = most > 1
+            found, is_damaged = Found(None, *(yield from look_at_shard(keys, 0))), True
         if found.descriptor is not None and found.descriptor.state == PLACING:
             found = yield from settle(keys, found)
         stored = found.descriptor
-        known = stored or known
         was_there = was_there or stored is not None or found.header != 0
-        old = [] if known is None else [Replaced(known.size.shards, known.header)]
-        old += [known.replaces] if known is not None and known.replaces is not None else []
-        most = max([most, *(one.shards for one in old)])
-        if stored is None:
-            old.append(Replaced(most, found.header))
-        if most > 1 and (yield ThisRuntime()).is_cluster:
-            # Nothing is deleted while a server is down that has a shard.
-            looks = [
-                call(key, encode_command("EXISTS", key)) for key in map(keys.bits, range(most))
-            ]
-            yield from in_parallel(looks)
-        further = range(1, most)
-        yield from in_parallel([drop(keys, shard, one) for shard in further for one in old])
+        if stored is not None:
+            old = [Replaced(stored.size.shards, stored.header)]
+            old += [stored.replaces] if stored.replaces is not None else []
+        else:
+            # Without a descriptor nobody knows how many shards there are.
+            old = [Replaced(MAX_SHARDS if is_damaged or found.header else 1, found.header)]
+        further = [drop(keys, shard, one) for one in old for shard in range(1, one.shards)]
+        yield from in_parallel(further)
         names = {name for one in old for name in keys_of_shard(keys, 0, one)}
         unlink = encode_command("UNLINK", keys.meta, *sorted(names))
         if is_damaged:
@@ -158,7 +149,7 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
             # items into the next one.
             now = yield from look(keys)
             is_evicted = now.descriptor is None and now.header != 0
-            if is_evicted or (now.descriptor is not None and now.descriptor.continues(known)):
+            if is_evicted or (now.descriptor is not None and now.descriptor.continues(stored)):
                 raise Changed
         return was_there
 

@@ -398,7 +398,7 @@ class _Client:
             is_info = isinstance(step, Request) and b"INFO" in step.commands[0][:20]
             return self._execute(step.commands) if is_info else step
         if isinstance(step, ThisRuntime):
-            return SimpleNamespace(clock=lambda: 0.0, is_cluster=False)
+            return SimpleNamespace(clock=lambda: 0.0)
         assert isinstance(step, Pause), f"the explorer has no answer to {step}"
         # No more is known of the memory.
         return None

@@ -60,7 +60,7 @@ def test_the_servers_are_enough_and_not_too_many(capacity, error_rate, server_by
     [
         ({"capacity": 0}, "capacity must be"),
         ({"error_rate": 2}, "error_rate must be"),
-        ({"capacity": 10**14}, r"needs about 2\^51"),
+        ({"capacity": 10**14}, r"needs about 2\^52"),
         ({"server_bytes": 0}, "server_bytes must be a number greater than 0 or None, not 0"),
         ({"server_bytes": "64"}, "server_bytes must be"),
         ({"server_bytes": 1000}, r"server_bytes must be at least \d+, the bytes of one shard"),

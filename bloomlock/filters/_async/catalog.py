@@ -65,7 +65,7 @@ async def async_delete_filter(
             nothing is deleted then.
         ConfigurationError, ServerError: As `async_list_filters`.
 
-    Cost: three round trips, four if there are several shards, five in a cluster.
+    Cost: three round trips, four if there are several shards.
     """
     keys = FilterKeys(name, prefix)
     async with async_connected(client) as (_, runtime):

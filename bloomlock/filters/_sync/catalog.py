@@ -62,7 +62,7 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
             nothing is deleted then.
         ConfigurationError, ServerError: As `list_filters`.
 
-    Cost: three round trips, four if there are several shards, five in a cluster.
+    Cost: three round trips, four if there are several shards.
     """
     keys = FilterKeys(name, prefix)
     with connected(client) as (_, runtime):

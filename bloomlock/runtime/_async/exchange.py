@@ -63,7 +63,6 @@ class AsyncExchange:
     def __init__(self, client: Any) -> None:
         self.client = client
         self._cluster: Any = client if isinstance(client, cluster.CLUSTERS) else None
-        self.is_cluster = self._cluster is not None
         pool = connections.own_pool(client)
         self._pool: Any = pool if connections.may_keep_one(pool) else None
         self._idle = connections.idle_of(self._pool)
