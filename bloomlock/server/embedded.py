@@ -68,7 +68,7 @@ def embedded_url() -> str:
     with _home() as home:
         home.prepare()
         log_start: int | None = None
-        heard_at = time.monotonic()
+        heard_at, pid = time.monotonic(), home.pid()
         while True:
             answer = ping(home.socket_path, _PING_TIMEOUT)
             now = time.monotonic()
@@ -76,14 +76,15 @@ def embedded_url() -> str:
                 return home.url
             if answer.text and not answer.busy:
                 raise _unreachable(home, answer)
-            if answer.busy:
-                heard_at = now
+            if answer.busy or home.pid() != pid:
+                heard_at, pid = now, home.pid()
             if not home.is_alive():
                 if log_start is not None:
                     raise _died(home, log_tail(home.log_file, log_start))
                 log_start = _start_once(home, deadline)
                 heard_at = time.monotonic()
-            elif now >= deadline or now - heard_at >= _HANG_TIMEOUT:
+            # Without an id it is being started, which may take long on a machine that is busy.
+            elif now >= deadline or (pid is not None and now - heard_at >= _HANG_TIMEOUT):
                 home.refuse_other_host()
                 raise _unreachable(home, answer)
             time.sleep(_PAUSE)

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 import redis
@@ -14,6 +15,8 @@ import servers
 
 from bloomlock import server
 from bloomlock.errors import ConfigurationError
+from bloomlock.server import embedded
+from bloomlock.server.process import valkey_binary
 
 
 def test_it_starts_once_and_its_data_outlive_a_stop(home, pid):
@@ -108,3 +111,16 @@ def test_a_long_log_is_put_aside(home):
     server.embedded_url()
     assert (home / "server.log.1").read_text().startswith("old\n")
     assert "old" not in (home / "server.log").read_text()
+
+
+def test_one_that_another_process_starts_slowly_does_not_hang(home, monkeypatch, tmp_path):
+    starts = tmp_path / "valkey-server"
+    starts.write_text(f'#!/bin/sh\ntouch {tmp_path}/begun\nsleep 3\nexec {valkey_binary()} "$@"\n')
+    starts.chmod(0o755)
+    monkeypatch.setattr(embedded, "valkey_binary", lambda: starts)
+    monkeypatch.setattr(embedded, "_HANG_TIMEOUT", 1.5)
+    starter = threading.Thread(target=server.embedded_url)
+    starter.start()
+    servers.wait_until((tmp_path / "begun").exists)
+    assert redis.Redis.from_url(server.embedded_url()).ping()
+    starter.join()
