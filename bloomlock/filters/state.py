@@ -408,7 +408,13 @@ def follow(state: FilterState, view: View, header: int | None = None) -> Core[Vi
             raise_lost(state, view, header)
             return state.view or view
         logger.warning("filter %r was cleared or lost; attaching to it again", state.keys.name)
-    return (yield from state.attach(must_follow=is_strict and not is_own))
+    try:
+        return (yield from state.attach(must_follow=is_strict and not is_own))
+    except FilterMismatchError:
+        # Later calls attach first, so they write nothing to the filter that has the name now.
+        if state.view is view:
+            state.view = None
+        raise
 
 
 def raise_lost(state: FilterState, view: View, header: int) -> None:

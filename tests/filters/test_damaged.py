@@ -7,7 +7,7 @@ import pytest
 from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter, list_filters
 from bloomlock.descriptor import READY
-from bloomlock.errors import FilterLostError, FilterMismatchError
+from bloomlock.errors import FilterLostError, FilterMismatchError, OutcomeUnknownError
 from bloomlock.keys import FilterKeys
 from bloomlock.spec import RequestedSpec, encode
 
@@ -105,3 +105,19 @@ def test_an_object_of_a_larger_filter_takes_nothing_from_a_smaller_one(r, on_los
     again = BloomFilter.open("x", client=r)
     assert "b" in again
     assert again.add("c")
+
+
+def test_a_filter_that_another_one_replaced_is_written_to_once(r):
+    """With "recreate" each add would set bits in it at the places of the filter that is gone."""
+    made = BloomFilter("x", 100_000, client=r, on_lost="recreate")
+    BloomFilter("x", 100_000, client=r).delete()
+    other = BloomFilter("x", 1000, client=r)
+    with pytest.raises(OutcomeUnknownError):
+        made.add("a")
+    bits = r.bitcount(BITS)
+    for call in (made.add, made.exists, lambda item: made.add_many([item, "c"])):
+        with pytest.raises(FilterMismatchError, match="capacity: stored 1000, asked 100000"):
+            call("b")
+    assert r.bitcount(BITS) == bits
+    other.delete()
+    assert made.add("a")
