@@ -19,7 +19,7 @@ from bloomlock.errors import ConfigurationError, QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.options import deadline_of
 from bloomlock.locks.protocol.steps import RENEW, Granted, LockRequest, LockSteps
-from bloomlock.locks.protocol.waiting import ENDLESS, Attempt, Obtained
+from bloomlock.locks.protocol.waiting import ENDLESS, Attempt
 from bloomlock.runtime.clock import boot_clock
 
 from .session import LockSession, new_token
@@ -275,7 +275,7 @@ class MajoritySteps(LockSteps):
 class MajorityAttempt(Attempt):
     _steps: MajoritySteps
 
-    def run(self) -> Core[Obtained | None]:
+    def run(self) -> Core[tuple[int, float] | None]:
         """Poll until a majority has given the lock for long enough; None: others had it.
 
         Then nothing is left on any server that answers. QuorumError if no majority gave a vote
@@ -290,7 +290,7 @@ class MajorityAttempt(Attempt):
             votes = yield from steps.ask_for(ballot, self.request)
             deadline, is_granted = deadline_of(sent, lease_ms), agreement(votes) is True
             if is_granted and self._clock() < deadline and not ballot.same_server():
-                return Obtained(0, deadline)
+                return 0, deadline
             yield from steps.release_all(ballot)
             self.ballot = None
             if (same := ballot.same_server()) is not None:
@@ -314,11 +314,8 @@ class MajorityAttempt(Attempt):
             yield Pause(max(0.0, min(random.uniform(*PAUSES), self._until - now)))
 
     def leave_behind(self) -> Core[None]:
-        # What is late goes on in the background.
-        return self.leave()
-
-    def leave(self) -> Core[None]:
         if self.ballot is not None:
+            # What is late goes on in the background.
             yield from self._steps.release_all(self.ballot, wait_for_all=True)
 
 

@@ -9,8 +9,8 @@ import atexit
 import contextlib
 import logging
 import os
-import queue
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -75,10 +75,9 @@ class Reports:
         self.warning(what, f"%s %s {text}", listed(labels), was, *arguments)
 
     def flush(self) -> None:
-        done: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._append(partial(done.put, None))
-        with contextlib.suppress(queue.Empty):
-            done.get(timeout=AT_END_SECONDS)
+        done = threading.Event()
+        self._append(done.set)
+        done.wait(AT_END_SECONDS)
 
     def _append(self, job: Callable[[], object]) -> None:
         def write() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import secrets
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.commands import encode_command
@@ -31,8 +29,6 @@ from .watchdog import WATCHDOG
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock.locks.protocol.waiting import Obtained
-
     from .hold import Renewal
     from .options import LockOptions
     from .reports import EventKind
@@ -40,17 +36,10 @@ if TYPE_CHECKING:
 CONFIRM_SECONDS = 1.0
 """How long replicas have to acknowledge a grant."""
 
-_numbers = itertools.count(1)
-
-
-@lru_cache(1)
-def _random_of(pid: int) -> bytes:  # noqa: ARG001 - a child of fork has its own
-    return secrets.token_urlsafe(15).encode()
-
 
 def new_token() -> bytes:
-    """Return a token that no other client has: random for each process, counted within it."""
-    return b"%b.%x" % (_random_of(os.getpid()), next(_numbers))
+    """Return a token that no other client has."""
+    return os.urandom(15).hex().encode()
 
 
 class LockSession(Watched):
@@ -88,38 +77,32 @@ class LockSession(Watched):
 
         LockLostError if a re-entrant lock was lost, LockError if the owner would wait for itself.
         """
-        hold = self.own_hold(owner)
-        now = boot_clock()
+        hold, now = self.own_hold(owner), boot_clock()
         if hold is not None and self._is_reentrant:
             self._check_alive(hold)
             hold.count += 1
             return True
         if hold is not None and now >= hold.deadline:
             self.lose(hold, OUT_OF_LEASE)
-        if self.options.thread_local:
-            if seconds != 0:
-                self._refuse_to_wait_for_itself(hold, owner)
-            elif hold is not None and not hold.lost:
+        if self.options.thread_local and hold is not None and not hold.lost:
+            if seconds == 0:
                 # The server would let a reader in a second time.
                 self._report("timeout", 0.0)
                 return False
-        terms = (new_token(), self.options.lease_ms, self._is_shared, b"")
-        request = make(LockRequest, terms)
-        until = None if seconds is None else now + seconds
-        return self.attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
-
-    def _refuse_to_wait_for_itself(self, hold: Hold | None, owner: object) -> None:
-        if hold is not None and not hold.lost:
             raise LockError(
                 f"lock {self.name!r} is held by this very thread or task, which would wait for "
                 f"itself; use ReentrantLock to acquire it again"
             )
         other = self.other_side.own_hold(owner) if self.other_side is not None else None
-        if other is not None and not other.lost and boot_clock() < other.deadline:
+        is_other_held = other is not None and not other.lost and now < other.deadline
+        if self.options.thread_local and seconds != 0 and is_other_held:
             raise LockError(
                 f"lock {self.name!r} is held on its other side by this very thread or task, "
                 f"which would wait for itself"
             )
+        request = make(LockRequest, (new_token(), self.options.lease_ms, self._is_shared, b""))
+        until = None if seconds is None else now + seconds
+        return self.attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
     def acquire(self, attempt: Attempt, owner: object) -> Core[bool]:
         """Carry an attempt out; `undo` must be run if this does not end."""
@@ -130,20 +113,17 @@ class LockSession(Watched):
         if got is None:
             self._report("timeout", boot_clock() - began)
             return False
-        if self.options.replicas:
+        (fence, deadline), options = got, self.options
+        if options.replicas:
             yield from self._confirm(attempt)
-        self._new_hold(attempt, got, began, owner)
-        return True
-
-    def _new_hold(self, attempt: Attempt, got: Obtained, began: float, owner: object) -> None:
-        options, now = self.options, boot_clock()
-        terms = (got.fence or None, now, got.deadline, self._is_shared)
+        now = boot_clock()
+        terms = (fence or None, now, deadline, self._is_shared)
         hold = Hold(attempt.request.token, options.lease_ms, *terms)
         hold.owner, hold.ballot = owner, attempt.ballot
         if options.max_hold is not None:
             hold.last_renewal = now + options.max_hold
         if options.renews:
-            hold.renew_at = now + (got.deadline - now) / RENEWALS_PER_LEASE
+            hold.renew_at = now + (deadline - now) / RENEWALS_PER_LEASE
         self._holds[hold] = hold
         WATCHDOG.add(hold, self)
         self._report("acquired", now - began, hold)
@@ -155,6 +135,7 @@ class LockSession(Watched):
                 self.lose(older, "its key was gone, and the lock was granted again")
             if other is not hold and other.lost and other.owner is owner:
                 self._holds.pop(other, None)
+        return True
 
     def _confirm(self, attempt: Attempt) -> Core[None]:
         """Write a hold again, because WAIT speaks of what its own connection wrote.
@@ -170,7 +151,7 @@ class LockSession(Watched):
             raise lost.cause from None
         count = int(count) if isinstance(answer, Granted) else 0
         if count < wanted:
-            yield from attempt.leave()
+            yield from attempt.leave_behind()
             raise QuorumError(
                 f"lock {self.name!r} was acknowledged by {count} of {wanted} replicas within "
                 f"{CONFIRM_SECONDS:g} s and given back"

@@ -178,7 +178,7 @@ def hear(world: World, who: int) -> tuple[World, int | None]:
         waiting.send(b"%b %d" % (asking.token, client.inbox[0]))
     except StopIteration as stop:
         if stop.value is not None:
-            deadline = round(stop.value.deadline * 1000)
+            deadline = round(stop.value[1] * 1000)
     return world.with_client(who, inbox=client.inbox[1:]), deadline
 
 

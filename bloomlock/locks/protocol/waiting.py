@@ -7,7 +7,7 @@ message that never came, cost at most a slice or the rest of the holder's lease.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
 
@@ -53,11 +53,6 @@ TEMPORARY = (
 )
 
 
-class Obtained(NamedTuple):
-    fence: int
-    deadline: float
-
-
 class Attempt:
     """One attempt to get a lock, which gives up at `until`; None: never.
 
@@ -86,9 +81,10 @@ class Attempt:
         self._answered: float | None = None
         self._queue: list[Any] = [None]
 
-    def run(self) -> Core[Obtained | None]:  # noqa: C901 - one request in a loop, with its cases
-        """Get the lock, standing in its queue while another client has it; None: time is up.
+    def run(self) -> Core[tuple[int, float] | None]:  # noqa: C901 - one request in a loop, with its cases
+        """Get the lock, standing in its queue while another client has it.
 
+        Returns the fence, and until when the holder may rely on the lock; None: time is up.
         The lock is free and the answer is a grant; or it is held and the grant comes as a message
         or as the answer to a later look; or the server does not answer and is asked again. Raises
         RedisError if it cannot be asked at first, or later for longer than the lease, or when time
@@ -112,8 +108,7 @@ class Attempt:
             else:
                 failure, self._answered = None, clock()
                 if isinstance(answer, Granted):
-                    deadline = deadline_of(sent, self.request.lease_ms)
-                    return make(Obtained, (answer.fence, deadline))
+                    return answer.fence, deadline_of(sent, self.request.lease_ms)
                 busy = answer
             if clock() >= self._until:
                 break
@@ -153,7 +148,7 @@ class Attempt:
         longest_s = self.request.lease_ms / 1000
         return self._answered is None or now - self._answered > longest_s or now >= self._until
 
-    def _wait(self, busy: Busy, sent: float) -> Core[Obtained | None]:
+    def _wait(self, busy: Busy, sent: float) -> Core[tuple[int, float] | None]:
         request = self.request
         seconds = SLICE_MS / 1000
         if 0 <= busy.remaining_ms < SLICE_MS:
@@ -168,4 +163,4 @@ class Attempt:
         now, end = self._clock(), deadline_of(sent, request.lease_ms + SLICE_MS)
         if now >= end:
             return None
-        return make(Obtained, (fence, min(end, deadline_of(now, request.lease_ms))))
+        return fence, min(end, deadline_of(now, request.lease_ms))
