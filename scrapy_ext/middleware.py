@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
 from scrapy import Request, signals
-from scrapy.exceptions import IgnoreRequest
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
 from bloomlock.errors import ConfigurationError
@@ -70,6 +70,13 @@ class BatchingMiddleware(_Middleware):
                     crawler.signals.send_catch_log(
                         signals.request_dropped, request=output, spider=crawler.spider
                     )
+
+    def process_spider_exception(self, response: Response, exception: Exception) -> None:
+        """Note a callback that closes the spider; Scrapy does not signal it as an error."""
+        # The filter alone keeps no pages.
+        pages = getattr(self.checker, "pages", None)
+        if isinstance(exception, CloseSpider) and pages is not None and response.request:
+            pages.fail(response.request, f"CloseSpider: {exception.reason}")
 
 
 class DownloadMiddleware(_Middleware):

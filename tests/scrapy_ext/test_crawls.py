@@ -15,6 +15,7 @@ from proxy import Proxy
 from servers import wait_until
 
 from bloomlock.catalog import list_filters
+from scrapy_ext.crawl_state import CrawlRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,6 +208,20 @@ def test_what_failed_is_kept_counted_and_put_back(
     assert "WARNING" in first.lines("3 requests of the crawl 'spider' failed and are kept")[0]
     errors = sorted(value.split(b"\0")[0].decode() for value in r.hvals("{spider}:failed"))
     assert errors == ["ZeroDivisionError: ", "ZeroDivisionError: /5", "status 503"]
+
+
+def test_a_page_that_closes_the_spider_has_failed(
+    crawls: Runner, site: Site, r: redis.Redis
+) -> None:
+    """Its callback was cut off, so requests that it would have made are missing."""
+    site.links = lambda page: {0: [1], 1: [2]}.get(page, [])
+    first = crawls.run(spider="LinkSpider", arguments={"closes": ["/1"]})
+    assert (first.reason, first.fetched) == ("by itself", ["/0", "/1"])
+    assert [value.split(b"\0")[0] for value in r.hvals("{spider}:failed")] == [
+        b"CloseSpider: by itself"
+    ]
+    assert CrawlRecord(r, "spider").settle(retry=True) == 1
+    assert crawls.run(spider="LinkSpider").fetched == ["/1", "/2"]
 
 
 def test_a_callback_that_was_renamed_loses_nothing(

@@ -22,7 +22,7 @@ from redis.sentinel import Sentinel
 from scrapy import Request, Spider, signals
 from scrapy.cmdline import execute
 from scrapy.crawler import CrawlerProcess
-from scrapy.exceptions import DropItem
+from scrapy.exceptions import CloseSpider, DropItem
 from scrapy.settings import Settings
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
@@ -51,7 +51,7 @@ class LinkSpider(Spider):
 
     Attributes:
         items: Paths of pages that give an item, before their requests.
-        raises: Paths of pages whose callback raises after the item.
+        raises, closes: Paths of pages whose callback raises after the item, or closes the spider.
         how: For the path of a link, arguments of its request; "partial": its callback is no method
             of the spider; "complex": its `meta` has what JSON cannot hold.
         dies: An event and a path: the process kills itself there. "asked": the request is sent;
@@ -60,7 +60,7 @@ class LinkSpider(Spider):
             items are done.
     """
 
-    items = raises = dies = ()
+    items = raises = closes = dies = ()
     how = {}  # noqa: RUF012 - arguments take its place
 
     @classmethod
@@ -105,6 +105,8 @@ class LinkSpider(Spider):
             yield {"path": path}
         if path in self.raises:
             raise ZeroDivisionError(path)
+        if path in self.closes:
+            raise CloseSpider("by itself")
         yield from self.requests_of(response)
 
 
