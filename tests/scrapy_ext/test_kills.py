@@ -55,6 +55,7 @@ def test_nothing_is_lost(
     begun = in_flight(r)
     last = crawls.run(**DYING)
     assert last.reason == "finished"
+    assert last.lines("Goes on with the crawl 'spider'")
     assert set(crawls.noted("done")) == set(crawls.noted("item")) == set(tree)
     again = Counter(site.requested) - tree
     assert again.total() <= begun
@@ -103,9 +104,17 @@ def test_a_page_stays_open_until_the_requests_are_done_that_stay_in_its_process(
     last = crawls.run(**options)
     assert last.reason == "finished"
     assert set(crawls.noted("done")) == {"/0", *children}
-    # What was done is in the filter.
-    assert len(last.pages) < 15
     assert last.lines("the page that made it stays open until it is done")
+
+
+def test_a_request_that_stays_in_its_process_is_not_fetched_again(
+    crawls: Runner, site: Site
+) -> None:
+    """Its page is, which makes it again: it is in the filter when it is done."""
+    site.links = lambda page: range(1, 9) if page == 0 else []
+    crawls.run(spider="LambdaSpider", CLOSESPIDER_PAGECOUNT=4, CONCURRENT_REQUESTS=1)
+    assert crawls.run(spider="LambdaSpider").reason == "finished"
+    assert Counter(site.requested) == Counter(["/0", "/0", *(f"/{page}" for page in range(1, 9))])
 
 
 @pytest.mark.parametrize("answer", [[302, "/2"], [503]], ids=["redirect", "retry"])

@@ -27,10 +27,6 @@ def test_texts_of_the_command_line_are_read() -> None:
     assert (settings.capacity, settings.resume, settings.persist) == (5000, False, True)
     assert settings.options == {"strategy": "lua"}
     assert read(filter={"timeout": 5}).timeout == 5
-    crawler = Crawler(PageSpider, {"SCHEDULER_FLUSH_ON_START": True})
-    assert not CrawlSettings.read(crawler).resume
-    crawler = Crawler(PageSpider, {"SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"})
-    assert CrawlSettings.read(crawler).fifo
 
 
 def test_attributes_of_the_spider_fill_the_name() -> None:
