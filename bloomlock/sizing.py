@@ -103,10 +103,6 @@ def check_flag(name: str, value: object) -> bool:
     return bool(value)
 
 
-def check_capacity(capacity: object) -> int:
-    return check_whole("capacity", capacity, 1, MAX_CAPACITY, "of items from 1 to 10^15")
-
-
 def check_error_rate(error_rate: object) -> float:
     is_number = isinstance(error_rate, Real) and not isinstance(error_rate, bool)
     if not is_number or not MIN_ERROR_RATE <= float(cast("float", error_rate)) < 1.0:
@@ -115,11 +111,6 @@ def check_error_rate(error_rate: object) -> float:
             f"not {error_rate!r}"
         )
     return float(cast("float", error_rate))
-
-
-def check_shards(shards: object) -> int | None:
-    allowed = f"from 1 to {MAX_SHARDS} or None"
-    return None if shards is None else check_whole("shards", shards, 1, MAX_SHARDS, allowed)
 
 
 def check_num_hashes(num_hashes: object, error_rate: float) -> int | None:

@@ -257,8 +257,7 @@ class Growth:
 
 
 def check_growth(growth: Growth, capacity: int) -> Growth:
-    allowed = f"from {MIN_GROWTH} to {MAX_GROWTH} or None"
-    factor = check_whole("growth", growth.factor, MIN_GROWTH, MAX_GROWTH, allowed)
+    factor = check_whole("growth", growth.factor, MIN_GROWTH, MAX_GROWTH)
     if growth.up_to is None:
         return Growth(factor)
     allowed = f"of items from the capacity, {capacity}, to {MAX_CAPACITY}, or None"

@@ -18,7 +18,7 @@ from .descriptor import (
 )
 from .errors import ConfigurationError, FilterMismatchError
 from .hash_keys import HashKey, check_key, check_seeds, key_difference, read_key
-from .sizing import MAX_SHARDS, Optimize, Size
+from .sizing import MAX_CAPACITY, MAX_SHARDS, Optimize, Size
 from .slices import (
     Growth,
     Ring,
@@ -94,12 +94,14 @@ class RequestedSpec:
         if not seeds is num_hashes is None:
             other = "seeds" if num_hashes is None else "num_hashes"
             _refuse(f" with {other}, which fixes the number of hash functions", optimize=optimize)
-        items, rate = sizing.check_capacity(capacity), sizing.check_error_rate(error_rate)
+        whole, rate = sizing.check_whole, sizing.check_error_rate(error_rate)
+        items = whole("capacity", capacity, 1, MAX_CAPACITY, "of items from 1 to 10^15")
+        allowed = f"from 1 to {MAX_SHARDS} or None"
         return cls(
             items,
             rate,
             check_seeds(seeds),
-            sizing.check_shards(shards),
+            None if shards is None else whole("shards", shards, 1, MAX_SHARDS, allowed),
             native,
             check_key(key),
             sizing.check_num_hashes(num_hashes, rate),

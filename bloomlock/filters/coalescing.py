@@ -152,11 +152,9 @@ class Coalescer:
                 self._go_on()
             return answer
         # What is no item must not fail the batch of other callers.
-        data = encode_item(item)
+        encode_item(item)
         future: asyncio.Future[bool] = self.loop.create_future()
-        # A near-cache knows items as they were given.
-        asked = data if self._state.caching is None else item
-        self._waiting.append(WaitingCall(future, asked, write))
+        self._waiting.append(WaitingCall(future, item, write))
         if not self._busy:
             self._go_on()
         try:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from bloomlock.effects import AnyRuntime, Core
 
-    from .near_cache import NearCache
     from .options import FilterOptions
 
 T = TypeVar("T")
@@ -252,8 +251,7 @@ class FilterState(LockOwner):
             self.wanted = replace(self.wanted, key=descriptor.key)
         with self._lock:
             self.view, self.lost = view, None
-        if self.caching is not None:
-            self._near_of(view, self.caching)
+        self.drop_cached()
         yield from self.fill.start(view)
         return view
 
@@ -316,13 +314,23 @@ class FilterState(LockOwner):
         # What one thread clears is no loss to the others.
         return unflagged(header) in self._own_headers
 
-    def lose(self, view: View, why: str) -> bool:
+    def lose(self, view: View, header: int) -> None:
+        """Raise FilterLostError, unless another thread has attached to what came after the view."""
+        what = "was cleared or replaced by another client" if is_header(header) else "is missing"
+        if header == BROKEN:
+            what = "has lost what was discarded from it (evicted, or deleted by hand)"
+        if view.descriptor.has_header(unflagged(header)):
+            what = "has lost one of its shards"
+        why = (
+            f"filter {self.keys.name!r} {what} since this object attached to it; call reattach() "
+            'to go on with what is there now, or use on_lost="recreate"'
+        )
         with self._lock:
-            if self.view is not view:
-                return False
-            self.lost = why
+            if self.view is not None and self.view is not view:
+                return
+            self.lost = why if self.view is view else self.lost
         self.drop_cached()
-        return True
+        raise FilterLostError(why)
 
     def lost_during(self, what: str) -> FilterLostError:
         self.drop_cached()
@@ -344,21 +352,17 @@ class FilterState(LockOwner):
         """Return where an operation keeps its answers, if it does; called before it asks."""
         if self.caching is None:
             return None
-        return CacheTicket(self._near_of(view, self.caching), self.near_clock())
-
-    def _near_of(self, view: View, caching: NearCache) -> KeptAnswers:
         with self._lock:
-            near = self.near
-            if near is not None and near.header == view.expected and not near.is_over:
-                return near
-            lasts = not (view.discards or view.descriptor.window)
-            made = KeptAnswers(view.expected, caching, self.near_clock, lasts=lasts)
-            if view is self.view and self.lost is None:
-                self.near = made
-                if near is not None:
-                    # An operation that has it still may be answered in another epoch.
-                    near.end()
-        return made
+            near, old = self.near, self.near
+            if near is None or near.header != view.expected or near.is_over:
+                lasts = not (view.discards or view.descriptor.window)
+                near = KeptAnswers(view.expected, self.caching, self.near_clock, lasts=lasts)
+                if view is self.view and self.lost is None:
+                    self.near = near
+                    if old is not None:
+                        # An operation that has it still may be answered in another epoch.
+                        old.end()
+        return CacheTicket(near, self.near_clock())
 
     def drop_cached(self) -> None:
         """Keep none of the answers kept until now, nor those on their way."""
@@ -405,7 +409,7 @@ def follow(state: FilterState, view: View, header: int | None = None) -> Core[Vi
             stored = (yield from look(state.keys)).descriptor
     if not is_own and (stored is None or not stored.continues(view.descriptor)):
         if is_strict:
-            raise_lost(state, view, header)
+            state.lose(view, header)
             return state.view or view
         logger.warning("filter %r was cleared or lost; attaching to it again", state.keys.name)
     try:
@@ -415,17 +419,3 @@ def follow(state: FilterState, view: View, header: int | None = None) -> Core[Vi
         if state.view is view:
             state.view = None
         raise
-
-
-def raise_lost(state: FilterState, view: View, header: int) -> None:
-    what = "was cleared or replaced by another client" if is_header(header) else "is missing"
-    if header == BROKEN:
-        what = "has lost what was discarded from it (evicted, or deleted by hand)"
-    if view.descriptor.has_header(unflagged(header)):
-        what = "has lost one of its shards"
-    why = (
-        f"filter {state.keys.name!r} {what} since this object attached to it; call reattach() "
-        'to go on with what is there now, or use on_lost="recreate"'
-    )
-    if state.lose(view, why) or state.view is None:
-        raise FilterLostError(why)
