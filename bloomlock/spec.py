@@ -126,7 +126,7 @@ class RequestedSpec:
 
     def describe(self) -> Descriptor:
         """Return the descriptor of a new filter with these parameters, its generation still 0."""
-        size, slices = self._sizes(self.optimize or sizing.BALANCED)
+        size, slices = self._sizes()
         return Descriptor(
             self.capacity,
             self.error_rate,
@@ -139,11 +139,11 @@ class RequestedSpec:
             slices=slices,
         )
 
-    def _sizes(self, optimize: Optimize) -> tuple[Size, tuple[Slice, ...]]:
+    def _sizes(self) -> tuple[Size, tuple[Slice, ...]]:
         capacity, rate, shards = self.capacity, self.error_rate, self.shards
         if self.native:
             return sizing.native_size_for(capacity, rate, shards), ()
-        hashes = self._hashes(optimize)
+        hashes = self._hashes(self.optimize or sizing.BALANCED)
         if self.growth is not None:
             return growing_slices(capacity, rate, hashes, shards, self.growth)
         if self.window is not None:

@@ -70,12 +70,8 @@ class CallBatch:
         """Answer the adds of a batch that was stopped on its way: they may have happened."""
         if self._state.on_unknown == "new":
             _answer(self._sent_adds, [True] * len(self._sent_adds))
-        name = self._state.keys.name
-        error = OutcomeUnknownError(
-            f"an item was being added to filter {name!r} together with others when that was "
-            "cancelled; the update may or may not have happened"
-        )
-        self.fail(error, self._sent_adds)
+        cause = BloomlockError("the task that added it was cancelled")
+        self.fail(outcome_unknown(self._state.keys.name, 1, cause), self._sent_adds)
 
     def _carry_out(self, calls: Sequence[WaitingCall], *, write: bool) -> Core[None]:
         try:
