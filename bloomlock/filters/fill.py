@@ -1,11 +1,6 @@
 """How full a filter is: a watch that says so in time for little, and lets a filter grow.
 
 The bits of a Bloom filter are spread evenly, so a part of the bitmap gives the fill of the whole.
-
-A filter grows shard by shard: a client that finds the newest slice of a shard full adds the next
-one. What a shard has is in its string alone, so no step is between two shards, and a client that
-dies leaves nothing to be completed. Of several clients that find a slice full one adds the next:
-the script compares the header and the number of slices.
 """
 
 from __future__ import annotations
@@ -196,10 +191,12 @@ class _Looked(NamedTuple):
 
 
 class GrowthWatch(FillWatch):
-    """Adds a slice where the newest one is full.
+    """Adds a slice where the newest one of a shard is full.
 
-    A slice has room for a sixteenth more than it is full at, so up to 64 clients that add at once
-    do not pass the rate of any slice.
+    What a shard has is in its string alone, so a client that dies leaves nothing to be completed.
+    Of several clients that find a slice full one adds the next: the script compares the header and
+    the number of slices. A slice has room for a sixteenth more than it is full at, so up to 64
+    clients that add at once do not pass the rate of any slice.
     """
 
     def __init__(self, keys: FilterKeys, clock: Callable[[], float]) -> None:

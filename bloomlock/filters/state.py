@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import AnyRuntime, Core
 
     from .options import FilterOptions
+    from .stored_filter import Found
 
 T = TypeVar("T")
 logger = logging.getLogger("bloomlock")
@@ -203,17 +204,18 @@ class FilterState(LockOwner):
         if stored is not None and gone is None:
             return stored
         # What is stored says which shape and shards there may be, and is what was wanted.
-        planned = self._plan(stored or (wanted.describe() if wanted else None), CREATE)
-        if gone is None:
-            yield from check_room(self.keys, planned, planned.shard_bytes())
-        return (yield from put(self.keys, found, planned))
+        model = stored or (wanted.describe() if wanted else None)
+        return (yield from self._put(found, model, CREATE))
 
-    def _plan(self, model: Descriptor | None, origin: str) -> Descriptor:
+    def _put(self, found: Found, model: Descriptor | None, origin: str) -> Core[Descriptor]:
         if model is None:
             raise FilterNotFoundError(
                 f"there is no filter named {self.keys.name!r} with prefix {self.keys.prefix!r}"
             )
-        return model.with_generation(self.own_generation(), origin=origin)
+        planned = model.with_generation(self.own_generation(), origin=origin)
+        if found.descriptor is None and not found.header:
+            yield from check_room(self.keys, planned, planned.shard_bytes())
+        return (yield from put(self.keys, found, planned))
 
     def _refuse_other(self, stored: Descriptor, wanted: RequestedSpec | None) -> None:
         name = self.keys.name
@@ -276,10 +278,7 @@ class FilterState(LockOwner):
                 if is_new and found.gone is None:
                     return stored
                 first = first or stored.generation
-            planned = self._plan(stored or own, CLEAR)
-            if stored is None and not found.header:
-                yield from check_room(self.keys, planned, planned.shard_bytes())
-            return (yield from put(self.keys, found, planned))
+            return (yield from self._put(found, stored or own, CLEAR))
 
         try:
             descriptor = yield from retried(self.keys, step)
