@@ -59,6 +59,10 @@ def header_from_bytes(data: bytes) -> int:
     return int.from_bytes(data, "big") if len(data) == HEADER_BYTES else 0
 
 
+def header_bytes(header: int) -> bytes:
+    return header.to_bytes(HEADER_BYTES, "big")
+
+
 def plain_header(data: bytes) -> int:
     return unflagged(header_from_bytes(data))
 

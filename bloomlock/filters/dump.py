@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from bloomlock.arrays import np
-from bloomlock.commands import call, encode_command, in_parallel, run_on
+from bloomlock.commands import answer_of, call, encode_command, in_parallel, run_on
 from bloomlock.descriptor import COPY as COPIED
 from bloomlock.descriptor import (
     HEADER_BYTES,
@@ -22,7 +22,7 @@ from bloomlock.descriptor import (
     unflagged,
 )
 from bloomlock.descriptor import IMPORT as IMPORTED
-from bloomlock.effects import Call, ConnectionLost
+from bloomlock.effects import Call
 from bloomlock.hash_keys import DIGEST_BYTES
 from bloomlock.sizing import FIRST_BYTE
 from bloomlock.slices import slices_in
@@ -291,11 +291,7 @@ def _merge(view: View, parts: Sequence[Part], feature: str) -> Core[None]:
         shard = view.shards[number]
         merges.append(merge_part(shard, start + skipped, bits, union=True))
     for reply in (yield from in_parallel(merges)):
-        if isinstance(reply, ConnectionLost):
-            raise reply.cause from None
-        if isinstance(reply, Exception):
-            raise reply
-        header, _ = reply
+        header, _ = answer_of(reply, f"{feature} needs")
         if header != view.header:
             # Bits do not undo a discard, so what was discarded would not be there.
             is_same = unflagged(header) == view.header

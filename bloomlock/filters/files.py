@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from bloomlock.arrays import np
 from bloomlock.descriptor import READY
-from bloomlock.errors import BloomlockError, ConfigurationError, FilterMismatchError
+from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.hash_keys import DIGEST_BYTES, key_difference
 from bloomlock.spec import FIELDS, decode, encode
 
@@ -118,33 +118,22 @@ def read_header(name: str, start: bytes) -> tuple[Descriptor, Layout]:
     if rest[:65] != hashlib.sha256(lines).hexdigest().encode() + b"\n":
         raise ConfigurationError(f"{name} is damaged: its header has another checksum")
     try:
-        fields = json.loads(text)
-        values = [fields[field].encode() if field in fields else None for field in FIELDS]
-        descriptor = decode(name, values)
-        if descriptor is None:
-            raise ConfigurationError("it has no parameters")
-        if descriptor.native:
-            raise ConfigurationError("a native filter has no bits to be kept in a file")
-        most = len(descriptor.slices) if descriptor.growth else 1
-        slices = _number(fields, "image_slices", range(1, most + 1))
-        layout = Layout.of(descriptor, slices, _number(fields, "discarded", range(2**63)))
-    except (
-        BloomlockError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        TypeError,
-        RecursionError,  # of JSON that is nested too deeply
-    ) as error:
+        return _read_fields(name, json.loads(text))
+    except Exception as error:
+        # Of whatever kind it is: no writer of this format has written that.
         raise ConfigurationError(f"{name} has a header of no use ({error!s:.300})") from error
-    return descriptor.with_generation(0, READY), layout
 
 
-def _number(fields: dict[str, Any], name: str, allowed: range) -> int:
-    number = fields[name]
-    if type(number) is not int or number not in allowed:
-        raise ConfigurationError(f"{name} is {number!r:.80}")
-    return number
+def _read_fields(name: str, fields: dict[str, Any]) -> tuple[Descriptor, Layout]:
+    values = [fields[field].encode() if field in fields else None for field in FIELDS]
+    descriptor = decode(name, values)
+    if descriptor is None or descriptor.native:
+        raise ConfigurationError("it is of no filter that has bits")
+    slices, discarded = fields["image_slices"], fields["discarded"]
+    most = len(descriptor.slices) if descriptor.growth else 1
+    if slices not in range(1, most + 1) or discarded not in range(2**63):
+        raise ConfigurationError(f"image_slices is {slices!r:.80}, discarded {discarded!r:.80}")
+    return descriptor.with_generation(0, READY), Layout.of(descriptor, slices, discarded)
 
 
 class FileWriter:

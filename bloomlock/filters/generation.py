@@ -19,6 +19,7 @@ from bloomlock.descriptor import (
     HEADER_BYTES,
     generation_of,
     has_discards,
+    header_bytes,
     header_from_bytes,
     plain_header,
 )
@@ -186,7 +187,7 @@ def _count_own(shard: Shard) -> Core[int | None]:
 
 
 def set_header(key: str, header: int) -> bytes:
-    return encode_command("SETRANGE", key, 0, header.to_bytes(HEADER_BYTES, "big"))
+    return encode_command("SETRANGE", key, 0, header_bytes(header))
 
 
 @dataclass(frozen=True, slots=True)

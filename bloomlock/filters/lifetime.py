@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from bloomlock.commands import Script, answer_of, call, encode_command, in_parallel
-from bloomlock.descriptor import generation_of, plain_header
+from bloomlock.descriptor import generation_of, header_bytes, plain_header
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys, native_key, prepared_key
 from bloomlock.strategies.base import header_command
 
 from .generation import new_generation
-from .placing import DROP, bytes_of
+from .placing import DROP
 from .state import in_one_generation
 from .stored_filter import look
 from .switch import retried, settle
@@ -83,7 +83,8 @@ def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[b
         pairs = zip(_keys_of(old, shard, before), _keys_of(new, shard, after), strict=True)
         keys += [key for pair in pairs for key in pair]
     of_shard = (len(keys) - 2) // before.size.shards
-    call = (keys, (bytes_of(before.header), bytes_of(after.header), after.generation, of_shard))
+    headers = header_bytes(before.header), header_bytes(after.header)
+    call = keys, (*headers, after.generation, of_shard)
     (reply,) = yield from _RENAME.call([call], repeatable=True)
     if isinstance(reply, ResponseError) and _ACROSS_SLOTS.search(str(reply)):
         raise ConfigurationError(
@@ -138,7 +139,7 @@ def expire(state: FilterState, ttl_ms: int) -> Core[None]:
 
 def _set_shard(view: View, shard: Shard, more: list[str], ttl_ms: int) -> Core[bool]:
     keys = [*ClaimKeys.of(shard.key), native_key(shard.key, view.descriptor.generation), *more]
-    call = keys, (bytes_of(view.header), ttl_ms)
+    call = keys, (header_bytes(view.header), ttl_ms)
     (reply,) = yield from _EXPIRE.call([call], repeatable=True)
     return bool(answer_of(reply, "expiry needs"))
 

@@ -13,11 +13,11 @@ from redis.exceptions import RedisError, ResponseError
 from bloomlock.commands import Script, call, check, encode_command, in_parallel, send_with_retry
 from bloomlock.descriptor import (
     DISCARDED,
-    HEADER_BYTES,
     Descriptor,
     Replaced,
     generation_of,
     has_discards,
+    header_bytes,
     header_from_bytes,
     plain_header,
     unflagged,
@@ -93,19 +93,13 @@ def _transact(
     for _ in range(WATCHED_TRIES):
         step = Transaction(key, looks, decide)
         result, replies = yield from send_with_retry(step, repeatable=False)
-        if replies is None or _executed(replies):
+        # The reason stands in the reply to a refused command, EXEC only says that it aborted.
+        done = [] if replies is None else check(replies)[-1]
+        if done is not None:
+            check(done)
             answer: T = result
             return answer
     raise Changed
-
-
-def _executed(replies: Replies) -> bool:
-    """Return whether EXEC, the last of the replies, ran; raise what the server refused."""
-    # The reason stands in the reply to the refused command, EXEC only says that it aborted.
-    check(replies)
-    if isinstance(replies[-1], list):
-        check(replies[-1])
-    return replies[-1] is not None
 
 
 def store_commands(keys: FilterKeys, descriptor: Descriptor) -> list[bytes]:
@@ -192,7 +186,7 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
     if placing.replaces is not None:
         goes.append(native_key(key, generation_of(placing.replaces.header)))
     names = [key, discards_key(key), prepared, discards_key(prepared), *lasting, *goes]
-    arguments = (bytes_of(placing.header), placing.string_bytes())
+    arguments = (header_bytes(placing.header), placing.string_bytes())
     (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
     if isinstance(reply, Exception) and is_missing(reply):
         return (yield from _place_watched(placing, names))
@@ -248,7 +242,7 @@ def keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:
 def drop(keys: FilterKeys, shard: int, old: Replaced) -> Core[None]:
     """Delete a shard if it is of a generation, or of none. Adds to it may come between."""
     key, names = keys.bits(shard), keys_of_shard(keys, shard, old)
-    (reply,) = yield from DROP.call([(names, (bytes_of(old.header),))], repeatable=True)
+    (reply,) = yield from DROP.call([(names, (header_bytes(old.header),))], repeatable=True)
     if isinstance(reply, Exception) and is_missing(reply):
         yield from _drop_watched(key, old, names)
     elif isinstance(reply, Exception):
@@ -264,7 +258,3 @@ def _drop_watched(key: str, old: Replaced, names: Sequence[str]) -> Core[None]:
         return None, [encode_command("UNLINK", *gone)]
 
     yield from _transact(key, [encode_command("WATCH", key), header_command(key)], decide)
-
-
-def bytes_of(header: int) -> bytes:
-    return header.to_bytes(HEADER_BYTES, "big")

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.commands import Script, answer_of, check
+from bloomlock.descriptor import header_bytes
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import check_items, encode_items
 from bloomlock.keys import discards_key
@@ -15,7 +16,6 @@ from bloomlock.slices import DONE_BESIDE_TOMBSTONES, GROWN, OTHER
 from .claims import refuse_full
 from .state import in_one_generation
 from .support import SCRIPTS, check_support
-from .tombstones import sentinel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,7 +98,7 @@ def _head(
     shards = [view.shards[number] for number in places]
     head: list[bytes | int] = [
         len(shards),
-        sentinel(view.header),
+        header_bytes(view.header),
         b"r" if refreshes else b"",
         b"".join(which),
         b"".join(map(hasher.identify, encoded)),

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.commands import (
-    RETRY_PAUSES,
-    Script,
-    answer_of,
-    call,
-    encode_command,
-    in_parallel,
-)
+from bloomlock.commands import RETRY_PAUSES, Script, answer_of, call, encode_command, in_parallel
 from bloomlock.descriptor import (
     CLEAR,
     CLOSED,
@@ -33,6 +26,7 @@ from bloomlock.descriptor import (
     Descriptor,
     Replaced,
     has_discards,
+    header_bytes,
     header_from_bytes,
     unflagged,
 )
@@ -49,7 +43,6 @@ from .placing import (
     PLACED_SECONDS,
     PREPARED_BYTES,
     Changed,
-    bytes_of,
     compare_and_set,
     discard_prepared,
     drop,
@@ -396,7 +389,7 @@ def close_shards(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
     From then on no update of the generation before is answered any more. May be repeated.
     """
     old = closed.header if closed.replaces is None else closed.replaces.header
-    arguments = (bytes_of(old), bytes_of(closed.header), closed.string_bytes())
+    arguments = (header_bytes(old), header_bytes(closed.header), closed.string_bytes())
     shards = map(keys.bits, range(closed.size.shards))
     calls = [((key, discards_key(key)), arguments) for key in shards]
     answers = yield from in_parallel([_FENCE.call([call], repeatable=True) for call in calls])

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.arrays import np
 from bloomlock.commands import call, encode_command, in_parallel
-from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.descriptor import header_bytes
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.hash_keys import DIGEST_BYTES
 from bloomlock.hashing import pick
 from bloomlock.keys import discards_key
+
+from .files import EPOCH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,15 +34,9 @@ if TYPE_CHECKING:
     from .state import FilterState
 
 IDENTITIES_PER_COMMAND = 1000
-EPOCH_BYTES = 8
 
 UNKNOWN = -1
 """In place of an answer about an item, or of whether it has a tombstone."""
-
-
-def sentinel(header: int) -> bytes:
-    """Return the member that says of which generation a set is."""
-    return header.to_bytes(HEADER_BYTES, "big")
 
 
 def ask_one(state: FilterState, view: View, data: bytes, *, write: bool) -> Core[Segment]:
@@ -79,7 +75,7 @@ def ask_beside(
 
 def _look_up(shard: Shard, items: Sequence[bytes]) -> Core[list[int] | None]:
     """Return which items have a tombstone; None: the set says nothing of this generation."""
-    key, mark = discards_key(shard.key), sentinel(shard.header)
+    key, mark = discards_key(shard.key), header_bytes(shard.header)
     identities = list(map(shard.hasher.identify, items))
     commands = [
         encode_command("SMISMEMBER", key, mark, *identities[start : start + IDENTITIES_PER_COMMAND])
@@ -127,11 +123,11 @@ def read_set(key: str, descriptor: Descriptor) -> Core[list[bytes] | None]:
 def sentinel_command(key: str, descriptor: Descriptor) -> bytes:
     """Return the command that says whether the set of the shard at a key has its sentinel."""
     name = "ZSCORE" if descriptor.window else "SISMEMBER"
-    return encode_command(name, discards_key(key), sentinel(descriptor.header))
+    return encode_command(name, discards_key(key), header_bytes(descriptor.header))
 
 
 def add_sentinel(key: str, descriptor: Descriptor) -> bytes:
-    return _add(key, descriptor, [(sentinel(descriptor.header), "+inf")])
+    return _add(key, descriptor, [(header_bytes(descriptor.header), "+inf")])
 
 
 def add_records(key: str, descriptor: Descriptor, records: Sequence[bytes]) -> list[bytes]:
