@@ -20,16 +20,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import BusyLoadingError, RedisError
 
 from bloomlock.errors import ConfigurationError, ServerError
+from bloomlock.refusals import is_refusal
 from bloomlock.server.process import (
-    Answer,
     connect,
     fits_socket,
     log_size,
     log_tail,
-    ping,
     quote_lines,
     socket_url,
     valkey_binary,
@@ -70,13 +69,17 @@ def embedded_url() -> str:
         log_start: int | None = None
         heard_at, pid = time.monotonic(), home.pid()
         while True:
-            answer = ping(home.socket_path, _PING_TIMEOUT)
-            now = time.monotonic()
-            if answer.ready:
+            try:
+                with connect(home.socket_path, _PING_TIMEOUT) as client:
+                    client.ping()
+            except RedisError as error:
+                refusal = error if is_refusal(error) else None
+            else:
                 return home.url
-            if answer.text and not answer.busy:
-                raise _unreachable(home, answer)
-            if answer.busy or home.pid() != pid:
+            now = time.monotonic()
+            if refusal is not None and not _is_busy(refusal):
+                raise _unreachable(home, refusal)
+            if refusal is not None or home.pid() != pid:
                 heard_at, pid = now, home.pid()
             if not home.is_alive():
                 if log_start is not None:
@@ -86,7 +89,7 @@ def embedded_url() -> str:
             # Without an id it is being started, which may take long on a machine that is busy.
             elif now >= deadline or (pid is not None and now - heard_at >= _HANG_TIMEOUT):
                 home.refuse_other_host()
-                raise _unreachable(home, answer)
+                raise _unreachable(home, refusal)
             time.sleep(_PAUSE)
 
 
@@ -137,13 +140,12 @@ def status() -> dict[str, Any] | None:
             try:
                 with connect(home.socket_path, _STATUS_TIMEOUT) as client:
                     return dict(client.info())
-            except ResponseError as error:
-                raise _unreachable(home, Answer(text=str(error))) from error
-            except RedisError:
-                pass
+            except RedisError as error:
+                if is_refusal(error):
+                    raise _unreachable(home, error) from error
             # It may be in the middle of its start or of its end.
             if time.monotonic() >= deadline:
-                raise _unreachable(home, Answer())
+                raise _unreachable(home, None)
             time.sleep(_PAUSE)
 
 
@@ -352,12 +354,17 @@ def _died(home: Home, log: str) -> ServerError:
     )
 
 
-def _unreachable(home: Home, answer: Answer) -> ServerError:
+def _is_busy(refusal: RedisError) -> bool:
+    """Return whether a server loads its data or runs a script."""
+    return isinstance(refusal, BusyLoadingError) or str(refusal).startswith("BUSY")
+
+
+def _unreachable(home: Home, refusal: RedisError | None) -> ServerError:
     who = f"the embedded server in {home.data_dir} (pid {home.pid() or 'unknown'})"
-    if answer.busy:
-        return ServerError(f"{who} is not ready in time: {answer.text}; try again later")
-    if answer.text:
-        return ServerError(f"{who} cannot work: {answer.text}; {log_tail(home.log_file)}")
-    return ServerError(
-        f"{who} runs but does not answer; end it with `bloomlock server stop`, or {WAY_OUT}"
-    )
+    if refusal is None:
+        return ServerError(
+            f"{who} runs but does not answer; end it with `bloomlock server stop`, or {WAY_OUT}"
+        )
+    if _is_busy(refusal):
+        return ServerError(f"{who} is not ready in time: {refusal}; try again later")
+    return ServerError(f"{who} cannot work: {refusal}; {log_tail(home.log_file)}")

@@ -1,4 +1,4 @@
-"""Server processes: the program, its answer to a PING, its log, and a guard for children."""
+"""Server processes: the program, a client, the log, and a guard for children."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 from redis.retry import Retry
 
 from bloomlock.errors import ServerError
@@ -52,14 +50,6 @@ def socket_url(path: Path) -> str:
     return f"unix://{quote(os.fsencode(path))}?db=0"
 
 
-class Answer(NamedTuple):
-    """What came back on a PING; `busy` is a server that loads its data or runs a script."""
-
-    ready: bool = False
-    busy: bool = False
-    text: str = ""
-
-
 def connect(socket_path: Path, timeout: float) -> redis.Redis:
     return redis.Redis(
         unix_socket_path=str(socket_path),
@@ -69,19 +59,6 @@ def connect(socket_path: Path, timeout: float) -> redis.Redis:
         protocol=2,
         decode_responses=True,
     )
-
-
-def ping(socket_path: Path, timeout: float) -> Answer:
-    with connect(socket_path, timeout) as client:
-        try:
-            client.ping()
-        except BusyLoadingError as error:
-            return Answer(busy=True, text=str(error))
-        except (ResponseError, AuthenticationError) as error:
-            return Answer(busy=str(error).startswith("BUSY"), text=str(error))
-        except RedisError:
-            return Answer()
-    return Answer(ready=True)
 
 
 def log_size(path: Path) -> int:

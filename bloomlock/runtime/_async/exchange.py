@@ -149,14 +149,13 @@ class AsyncExchange:
         The first time at once, then after pauses, until the limit of the caller; an error says why
         then. A request that does not wait keeps the second refusal.
         """
-        refusal = cluster.refusal_of(replies)
-        if refusal is None:
+        if cluster.refusal_of(replies) is None:
             return
         # Those of a pipeline are made once more.
         commands = [*chain.from_iterable(request.writes())]
         waits = request.waits and limit.waits
         pauses = cluster.Pauses(limit.until, waits=waits)
-        while refusal is not None:
+        while (refusal := cluster.refusal_of(replies)) is not None:
             refused = cluster.refused(commands, replies)
             pause = pauses.next_s(refusal)
             if pause is None:
@@ -182,7 +181,6 @@ class AsyncExchange:
             answers = [answer for command, answer in pairs if command != cluster.ASKING]
             for index, answer in zip(refused, answers, strict=True):
                 replies[index] = answer
-            refusal = cluster.refusal_of(replies)
 
     async def _source_after(self, refusal: Exception, key: str) -> Source:
         await self._note_moved(refusal)
@@ -269,29 +267,28 @@ class AsyncExchange:
                 bound = self._bounds[name] = asyncio.Semaphore(max(1, most))
             await bound.acquire()
         try:
-            try:
-                connection = await self._take_connection(source)
-            except (RedisError, OSError) as error:
-                await self._look_for_nodes()
-                raise ConnectionLost(error, sent=False, replies=[]) from None
-            now = time.monotonic()
-            if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
-                return Taken(source, connection, None, bound)
-            try:
-                setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
-                # The answer is read with those of the request, so this costs no round trip.
-                await redispy.async_send(connection, _HELLO)
-            except BaseException as error:
-                await redispy.async_close_quietly(connection)
-                await connections.async_release(source, connection)
-                if isinstance(error, (RedisError, OSError)):
-                    raise ConnectionLost(error, sent=False, replies=[]) from None
-                raise
-            return Taken(source, connection, [], bound)
-        except BaseException:
+            connection = await self._take_connection(source)
+        except BaseException as error:
             if bound is not None:
                 bound.release()
-            raise
+            if not isinstance(error, (RedisError, OSError)):
+                raise
+            await self._look_for_nodes()
+            raise ConnectionLost(error, sent=False, replies=[]) from None
+        now = time.monotonic()
+        if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
+            return Taken(source, connection, None, bound)
+        taken = Taken(source, connection, [], bound)
+        try:
+            setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
+            # The answer is read with those of the request, so this costs no round trip.
+            await redispy.async_send(connection, _HELLO)
+        except BaseException as error:
+            await self._drop(taken)
+            if not isinstance(error, (RedisError, OSError)):
+                raise
+            raise ConnectionLost(error, sent=False, replies=[]) from None
+        return taken
 
     async def _take_connection(self, source: Source) -> Any:
         try:
@@ -308,21 +305,19 @@ class AsyncExchange:
         return await connections.async_get_connection(source)
 
     async def _give_back(self, taken: Taken) -> None:
+        connection, now = taken.connection, time.monotonic()
         try:
-            if taken.source is not self._pool or self._idle or not self._keep(taken.connection):
-                await connections.async_release(taken.source, taken.connection)
+            if taken.source is not self._pool or self._idle:
+                await connections.async_release(taken.source, connection)
+            # One that was closed would be opened in the middle of a request.
+            elif now >= self._release_at or not redispy.async_is_open(connection):
+                self._release_at = now + KEPT_SECONDS
+                await connections.async_release(taken.source, connection)
+            else:
+                self._idle.append((connection, connections.async_owner(), now))
         finally:
             if taken.bound is not None:
                 taken.bound.release()
-
-    def _keep(self, connection: Any) -> bool:
-        now = time.monotonic()
-        # One that was closed would be opened in the middle of a request.
-        if now >= self._release_at or not redispy.async_is_open(connection):
-            self._release_at = now + KEPT_SECONDS
-            return False
-        self._idle.append((connection, connections.async_owner(), now))
-        return True
 
     async def _drop(self, taken: Taken) -> None:
         """Close a connection that is in the middle of something, and give it back."""

@@ -127,14 +127,13 @@ class Exchange:
         The first time at once, then after pauses, until the limit of the caller; an error says why
         then. A request that does not wait keeps the second refusal.
         """
-        refusal = cluster.refusal_of(replies)
-        if refusal is None:
+        if cluster.refusal_of(replies) is None:
             return
         # Those of a pipeline are made once more.
         commands = [*chain.from_iterable(request.writes())]
         waits = request.waits and limit.waits
         pauses = cluster.Pauses(limit.until, waits=waits)
-        while refusal is not None:
+        while (refusal := cluster.refusal_of(replies)) is not None:
             refused = cluster.refused(commands, replies)
             pause = pauses.next_s(refusal)
             if pause is None:
@@ -160,7 +159,6 @@ class Exchange:
             answers = [answer for command, answer in pairs if command != cluster.ASKING]
             for index, answer in zip(refused, answers, strict=True):
                 replies[index] = answer
-            refusal = cluster.refusal_of(replies)
 
     def _source_after(self, refusal: Exception, key: str) -> Source:
         self._note_moved(refusal)
@@ -194,29 +192,28 @@ class Exchange:
     def _take(self, source: Source) -> Taken:
         bound = None
         try:
-            try:
-                connection = self._take_connection(source)
-            except (RedisError, OSError) as error:
-                self._look_for_nodes()
-                raise ConnectionLost(error, sent=False, replies=[]) from None
-            now = time.monotonic()
-            if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
-                return Taken(source, connection, None, bound)
-            try:
-                setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
-                # The answer is read with those of the request, so this costs no round trip.
-                redispy.send(connection, _HELLO)
-            except BaseException as error:
-                redispy.close_quietly(connection)
-                connections.release(source, connection)
-                if isinstance(error, (RedisError, OSError)):
-                    raise ConnectionLost(error, sent=False, replies=[]) from None
-                raise
-            return Taken(source, connection, [], bound)
-        except BaseException:
+            connection = self._take_connection(source)
+        except BaseException as error:
             if bound is not None:
                 bound.release()
-            raise
+            if not isinstance(error, (RedisError, OSError)):
+                raise
+            self._look_for_nodes()
+            raise ConnectionLost(error, sent=False, replies=[]) from None
+        now = time.monotonic()
+        if not self._asks_role or now < getattr(connection, _LOOK_AT, 0.0):
+            return Taken(source, connection, None, bound)
+        taken = Taken(source, connection, [], bound)
+        try:
+            setattr(connection, _LOOK_AT, now + ROLE_SECONDS)
+            # The answer is read with those of the request, so this costs no round trip.
+            redispy.send(connection, _HELLO)
+        except BaseException as error:
+            self._drop(taken)
+            if not isinstance(error, (RedisError, OSError)):
+                raise
+            raise ConnectionLost(error, sent=False, replies=[]) from None
+        return taken
 
     def _take_connection(self, source: Source) -> Any:
         try:
@@ -233,21 +230,19 @@ class Exchange:
         return connections.get_connection(source)
 
     def _give_back(self, taken: Taken) -> None:
+        connection, now = taken.connection, time.monotonic()
         try:
-            if taken.source is not self._pool or self._idle or not self._keep(taken.connection):
-                connections.release(taken.source, taken.connection)
+            if taken.source is not self._pool or self._idle:
+                connections.release(taken.source, connection)
+            # One that was closed would be opened in the middle of a request.
+            elif now >= self._release_at or not redispy.is_open(connection):
+                self._release_at = now + KEPT_SECONDS
+                connections.release(taken.source, connection)
+            else:
+                self._idle.append((connection, connections.owner(), now))
         finally:
             if taken.bound is not None:
                 taken.bound.release()
-
-    def _keep(self, connection: Any) -> bool:
-        now = time.monotonic()
-        # One that was closed would be opened in the middle of a request.
-        if now >= self._release_at or not redispy.is_open(connection):
-            self._release_at = now + KEPT_SECONDS
-            return False
-        self._idle.append((connection, connections.owner(), now))
-        return True
 
     def _drop(self, taken: Taken) -> None:
         """Close a connection that is in the middle of something, and give it back."""

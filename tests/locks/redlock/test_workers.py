@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 
 import pytest
@@ -32,23 +31,6 @@ def test_every_job_is_run_once_and_a_queue_keeps_its_order(workers):
     wait_until(lambda: len(free) + sum(map(len, done)) >= 5 * JOBS)
     assert done == [list(range(JOBS))] * 4
     assert sorted(free) == list(range(JOBS))
-
-
-class Taken(list):
-    """A caller takes the thread at the very moment when it would end."""
-
-    def remove(self, jobs):
-        super().remove(jobs)
-        if self.late:
-            jobs.put(self.late.pop())
-            raise ValueError
-
-
-def test_a_job_given_to_a_thread_that_was_about_to_end(workers):
-    workers._idle, done = Taken(), queue.SimpleQueue()
-    workers._idle.late = [lambda: done.put("late")]
-    workers.start(lambda: done.put("first"))
-    assert [done.get(timeout=60) for _ in range(2)] == ["first", "late"]
 
 
 def test_where_no_thread_can_be_started_the_caller_does_it(workers, monkeypatch):
