@@ -226,6 +226,22 @@ def is_linearizable(
     return search(frozenset(range(len(history))), first)
 
 
+def in_rounds(history: Sequence[Done]) -> list[Done]:
+    """Return a history whose times only say which operation ended before which other one began.
+
+    So histories that differ in the order of two beginnings, or of two ends, are equal.
+    """
+    starts = {one.start for one in history}
+    times = starts | {one.end for one in history if one.end < math.inf}
+    number, has_ended, rounds = 0, False, {math.inf: math.inf}
+    for time in sorted(times):
+        number += has_ended and time in starts
+        has_ended = time not in starts
+        rounds[time] = number
+    found = [one._replace(start=rounds[one.start], end=rounds[one.end]) for one in history]
+    return sorted(found, key=lambda one: one.client)
+
+
 def judge_once(
     hint: Callable[[Cores, list[Done]], Hashable],
     probe: Callable[[Any], Any],
@@ -515,13 +531,13 @@ class Cores:
         return self._ticks
 
     def operations(self) -> list[Done]:
-        """Return the history, with what is under way."""
+        """Return the history, with what is under way; an operation without a command is not."""
         going = [
-            Done(one.start, math.inf, one.operation.kind, None, number, one.extras or 0)
+            Done(one.start, math.inf, one.operation.kind, None, number, one.extras)
             for number, one in enumerate(self._clients)
-            if one.operation is not None
+            if one.operation is not None and one.extras is not None
         ]
-        return [*self.history, *going]
+        return in_rounds([*self.history, *going])
 
     def key(self) -> Hashable:
         replies = tuple(tuple(one.replies) for one in self._clients)

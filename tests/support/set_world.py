@@ -50,7 +50,7 @@ CALLS: dict[str, tuple[str, Any]] = {
     "grow": ("add_many", GROWN),
 }
 """What operations call that are not named as a method."""
-_TIME = re.compile(r"\[b'20000\d{5}', b'\d+'\]")
+_TIME = re.compile(r"\[b'\d{10}', b'\d+'\]")
 
 
 class Way(NamedTuple):
