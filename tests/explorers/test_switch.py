@@ -286,8 +286,7 @@ def stride(seed, programs, is_long):
 def go_on(walk, client, steps=math.inf):
     """Let one client make some steps, or all it has; return how many there were left to make."""
     while steps and walk.is_going(client):
-        walk.take(Move(client, DONE))
-        steps -= 1
+        steps -= walk.take_some(Move(client, DONE), steps)
     return steps
 
 

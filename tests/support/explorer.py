@@ -25,6 +25,7 @@ import contextlib
 import math
 import random
 import secrets
+from itertools import groupby, islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from unittest import mock
@@ -124,8 +125,8 @@ def explore_living(start: Callable[[], Cores], check: Callable[[Cores], object])
     world = start()
     with _telling(lambda: [options[number] for options, number in path], lambda: world):
         while True:
-            for options, number in path:
-                world.take(options[number])
+            for move, same in groupby(options[number] for options, number in path):
+                world.take(move, len([*same]))
             while (found := world.key()) not in seen:
                 seen.add(found)
                 check(world)
@@ -428,27 +429,24 @@ class _Client:
         self._world.history.append(done)
         self._next(value)
 
-    def go_on(self, fate: str) -> None:
+    def go_on(self, fate: str, most: float) -> int:
+        """Take a step, or several of one request at once; return how many."""
         if self.extras is None:
             # What was known before its first command is of this client alone.
             self.start, self.extras = self._world.tick(), self._world.extras
+        if fate == DONE:
+            return self._take_steps(most)
         number, unit = self._left.pop(0)
         if fate == LATE:
             rest = [each for request, each in self._left if request == number]
             self._world.late.append((self._connection, [unit, *rest]))
             self._connection, self._watches = self._world.pool.get_connection(), False
-        replies = self._execute(unit) if fate not in (BEFORE, LATE) else []
-        self.replies.append(self._world.blur(repr(replies)) if fate == DONE else fate)
-        if fate == DONE:
-            self._got[number] += replies
-            if not self._left:
-                self._resume(
-                    self.operation.core.send, self._got if self._is_parallel else self._got[0]
-                )
-            return
+        if fate not in (BEFORE, LATE):
+            self._execute(unit)
+        self.replies.append(fate)
         if fate == CANCELLED:
             self._resume(self.operation.core.throw, asyncio.CancelledError())
-            return
+            return 1
         if fate in (AFTER, LATE) and self._world.resends:
             sent = Done(self.start, math.inf, self.operation.kind, None, self._number)
             self._world.history.append(sent)
@@ -456,12 +454,25 @@ class _Client:
         lost = ConnectionLost(cause, sent=True, replies=self._got[number])
         if not self._is_parallel:
             self._resume(self.operation.core.throw, lost)
-            return
+            return 1
         rest = [ConnectionLost(cause, sent=False, replies=[]) for _ in self._got[number + 1 :]]
         self._resume(self.operation.core.send, [*self._got[:number], lost, *rest])
+        return 1
+
+    def _take_steps(self, most: float) -> int:
+        taken = self._left[: int(min(most, len(self._left)))]
+        del self._left[: len(taken)]
+        replies = iter(self._execute([command for _, unit in taken for command in unit]))
+        for number, unit in taken:
+            own = [*islice(replies, len(unit))]
+            self.replies.append(self._world.blur(repr(own)))
+            self._got[number] += own
+        if not self._left:
+            self._resume(self.operation.core.send, self._got if self._is_parallel else self._got[0])
+        return len(taken)
 
     def _execute(self, commands: Sequence[bytes]) -> list[Any]:
-        self._watches = self._watches or b"\r\nWATCH\r\n" in commands[0][:20]
+        self._watches = self._watches or any(b"\r\nWATCH\r\n" in one[:20] for one in commands)
         return execute(self._connection, commands)
 
 
@@ -559,7 +570,13 @@ class Cores:
             found += [Move(EXTRA, name) for name, count in self._left.items() if count]
         return found
 
-    def take(self, move: Move) -> None:
+    def take(self, move: Move, times: int = 1) -> None:
+        """Make a move so many times."""
+        while times:
+            times -= self.take_some(move, times)
+
+    def take_some(self, move: Move, most: float) -> int:
+        """Make a move at least once, and in one request as often as it goes; return how often."""
         self.taken.append(move)
         if move.client == EXTRA and move.what.startswith(LATE):
             connection, units = self.late[int(move.what.split()[1])]
@@ -567,16 +584,18 @@ class Cores:
             if not units:
                 self.late.remove((connection, units))
                 self._end_connection(connection)
-            return
+            return 1
         if move.client == EXTRA:
             self._left[move.what] -= 1
             self.extras += 1
             begun = self.tick()
             self._acts[move.what][1]()
             self.history.append(Done(begun, self.tick(), move.what, None))
-            return
+            return 1
         self._faults -= move.what != DONE
-        self._clients[move.client].go_on(move.what)
+        times = self._clients[move.client].go_on(move.what, most)
+        self.taken += [move] * (times - 1)
+        return times
 
     def close(self) -> None:
         for one in self._clients:
@@ -591,7 +610,7 @@ class Cores:
 
 def execute(connection: Any, commands: Sequence[bytes]) -> list[Any]:
     """Send commands and return their replies; an error of the server stands among them."""
-    connection.send_packed_command(list(commands))
+    connection.send_packed_command([b"".join(commands)])
     replies = []
     for _ in commands:
         try:
