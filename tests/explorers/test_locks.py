@@ -6,6 +6,8 @@ served in order; nobody who is awake waits for ever, and nobody leaves anything 
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 import lock_model as model
@@ -118,7 +120,20 @@ def check_next_look(world: World, who: int) -> None:
 
 
 def key_of(world: World) -> Hashable:
-    """Return what tells a world from all that go on differently."""
+    """Return what tells a world from all that go on differently.
+
+    Clients of one kind do the same, so of worlds in which they have changed places one is enough.
+    """
+    clients = sorted(
+        range(len(world.clients)),
+        key=lambda who: (
+            world.kinds[who],
+            world.clients[who],
+            [who == one for one in world.order],
+            world.asking(who).token in world.server.tokens(),
+        ),
+    )
+    places = tuple(map(clients.index, range(len(clients))))
     now_ms, server = world.now_ms, world.server
     fences = {server.fence}
     for client in world.clients:
@@ -130,15 +145,16 @@ def key_of(world: World) -> Hashable:
     }
     return (
         world.budget,
-        world.order,
-        server.value,
+        tuple(places[who] for who in world.order),
+        in_places(server.value, places),
         max(0, server.expires_ms - now_ms) if server.value else 0,
         *(
-            tuple((token, max(0, until - now_ms)) for token, until in times)
+            frozenset((in_places(token, places), max(0, until - now_ms)) for token, until in times)
             for times in (server.holders, server.alive)
         ),
         tuple(
-            (record, max(-LIVENESS_MS, ticket // 1000 - now_ms)) for record, ticket in server.queue
+            (in_places(record, places), max(-LIVENESS_MS, ticket // 1000 - now_ms))
+            for record, ticket in server.queue
         ),
         ranks[server.fence],
         tuple(
@@ -153,6 +169,16 @@ def key_of(world: World) -> Hashable:
                 tuple(ranks[fence] for fence in client.inbox),
                 client.nap,
             )
-            for client in world.clients
+            for client in map(world.clients.__getitem__, clients)
         ),
     )
+
+
+@cache
+def in_places(name: bytes | None, places: tuple[int, ...]) -> bytes | None:
+    """Return a token or a record with the place of its client in place of the client's number."""
+
+    def renamed(found: re.Match[bytes]) -> bytes:
+        return b"%b%d" % (found[1], places[int(found[2])])
+
+    return name and re.sub(rb"(^| c)(\d)(?=\.|$)", renamed, name)
