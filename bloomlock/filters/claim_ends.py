@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bloomlock.effects import Core
+    from bloomlock.locks.hold import Hold
 
     from .claims import ClaimSession
 
@@ -47,15 +48,17 @@ def commit(session: ClaimSession) -> Core[None]:
 def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
     """Commit claims; for each whether its item is in the filter, False if the claim was lost."""
     pending = _take_from_watchdog(sessions, {COMMITTED, LOST, UNKNOWN})
-    rows = [one.row for one in pending]
+    rows = [session.row for session, _ in pending]
     answers = yield from ask_claims("commit", rows, with_errors=True)
-    for session, answer in zip(pending, answers, strict=True):
+    for (session, hold), answer in zip(pending, answers, strict=True):
         if isinstance(answer, Exception):
             session.watch()
         else:
-            session.end(*ENDS[answer])
-    if (added := answers.count(1)) and (state := pending[0].filter_state).fill.due(added):
-        yield from state.fill.look_after_add(pending[0].view)
+            session.ended, hold.lost = ENDS[answer]
+    if added := answers.count(1):
+        session, _ = pending[0]
+        if (fill := session.filter_state.fill).due(added):
+            yield from fill.look_after_add(session.view)
     check(answers)
     known = [None if one.ended == UNKNOWN else one.ended != LOST for one in sessions]
     if None in known:
@@ -77,18 +80,17 @@ def abandon_many(
     if offer is not None:
         check_flag("offer", offer)
     pending = _take_from_watchdog(sessions, {GIVEN_BACK, LOST, UNKNOWN})
-    rows = [one.row._replace(word=_offered(one, offer)) for one in pending]
+    rows = [session.row._replace(word=_offered(session, offer)) for session, _ in pending]
     yield from ask_claims("abandon", rows, (text, b"", b""))
-    for session in pending:
+    for session, _ in pending:
         session.ended = GIVEN_BACK
 
 
 def _offered(session: ClaimSession, offer: bool | None) -> bytes:
     """Return when `expired` finds an item that is given back: never, after its lease, or now."""
-    if offer is None:
-        # No caller would bring an item again that `expired` has given.
-        return b"after" if session.options.only_expired else b"never"
-    return b"now" if offer else b"never"
+    # No caller would bring an item again that `expired` has given.
+    usual = b"after" if session.options.only_expired else b"never"
+    return usual if offer is None else b"now" if offer else b"never"
 
 
 def leave(session: ClaimSession, error: BaseException | None) -> Core[None]:
@@ -121,10 +123,11 @@ def extend(session: ClaimSession, ttl: float | None = None) -> Core[None]:
     session.watch()
 
 
-def _take_from_watchdog(sessions: Sequence[ClaimSession], ends: set[str]) -> list[ClaimSession]:
+def _take_from_watchdog(
+    sessions: Sequence[ClaimSession], ends: set[str]
+) -> list[tuple[ClaimSession, Hold]]:
     """Return the claims that did not end in one of these ways, which are not renewed any more."""
-    pending = [one for one in sessions if one.ended not in ends]
-    holds = [one.require() for one in pending]
-    for hold in holds:
+    pending = [(one, one.require()) for one in sessions if one.ended not in ends]
+    for _, hold in pending:
         WATCHDOG.remove(hold)
     return pending

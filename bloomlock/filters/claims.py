@@ -147,7 +147,7 @@ def _text_or_bytes(letter: bytes, data: bytes) -> Item:
 
 
 class Row(NamedTuple):
-    """One item of a step; `word` is what else the step takes."""
+    """One item of a step; `word` depends on the step."""
 
     shard: Shard
     id: bytes = b""
@@ -155,16 +155,14 @@ class Row(NamedTuple):
     data: bytes = b""
     word: bytes | int = b""
 
-    def words(self, *, reads_bits: bool) -> tuple[bytes | int, ...]:
-        slices = self.shard.slices
-        places = slices.hasher.packed([self.data], slices.count) if reads_bits else b""
-        return self.id, self.token, places, self.word
+
+NO_OPTIONS = (b"", b"", b"")
 
 
 def ask_claims(
     step: str,
     rows: Sequence[Row],
-    options: tuple[bytes | int, bytes | int, bytes | int] = (b"", b"", b""),
+    options: Sequence[bytes | int] = NO_OPTIONS,
     *,
     with_errors: bool = False,
 ) -> Core[list[Any]]:
@@ -177,36 +175,43 @@ def ask_claims(
     for index, row in enumerate(rows):
         by_shard.setdefault(row.shard, []).append(index)
     parts = [
-        (shard, indices[start : start + ITEMS_PER_CALL])
-        for shard, indices in by_shard.items()
+        indices[start : start + ITEMS_PER_CALL]
+        for indices in by_shard.values()
         for start in range(0, len(indices), ITEMS_PER_CALL)
     ]
-
-    def ask_part(shard: Shard, part: Sequence[int]) -> Core[Sequence[Any]]:
-        keys, header = ClaimKeys.of(shard.key), shard.header.to_bytes(HEADER_BYTES, "big")
-        reads_bits = step in ("take", "commit")
-        while True:
-            words = [word for i in part for word in rows[i].words(reads_bits=reads_bits)]
-            arguments = (header, shard.slices.layout, step, *options, *words)
-            (reply,) = yield from SCRIPT.call([(keys, arguments)], repeatable=True)
-            try:
-                answer: list[Any] = answer_of(reply, "claims need")
-            except Exception as error:  # noqa: BLE001 - raised below, or by the caller
-                return [error] * len(part)
-            how, *found = answer
-            if how == OTHER:
-                return [None] * len(part)
-            if how != GROWN:
-                shard.slices.has_tombstones |= how == DONE_BESIDE_TOMBSTONES
-                return found
-            shard.slices.learn(found[0])
-
     answers: list[Any] = [None] * len(rows)
-    replies = yield from in_parallel([ask_part(*part) for part in parts])
-    for (_, part), found in zip(parts, replies, strict=True):
+    cores = [_call(step, [rows[index] for index in part], options) for part in parts]
+    for part, found in zip(parts, (yield from in_parallel(cores)), strict=True):
         for index, answer in zip(part, found, strict=True):
             answers[index] = answer
     return answers if with_errors else check(answers)
+
+
+def _call(step: str, rows: Sequence[Row], options: Sequence[bytes | int]) -> Core[list[Any]]:
+    """Call the script for some items of one shard, again if that has more slices than known."""
+    shard, slices = rows[0].shard, rows[0].shard.slices
+    header = shard.header.to_bytes(HEADER_BYTES, "big")
+    while True:
+        places = b""
+        if step in ("take", "commit"):
+            places = slices.hasher.packed([row.data for row in rows], slices.count)
+        width, words = len(places) // len(rows), []
+        for number, row in enumerate(rows):
+            own = places[number * width : (number + 1) * width]
+            words += [row.id, row.token, own, row.word]
+        arguments = (header, slices.layout, step, *options, *words)
+        (reply,) = yield from SCRIPT.call([(ClaimKeys.of(shard.key), arguments)], repeatable=True)
+        try:
+            answer: list[Any] = answer_of(reply, "claims need")
+        except Exception as error:  # noqa: BLE001 - raised by the caller
+            return [error] * len(rows)
+        how, *found = answer
+        if how == OTHER:
+            return [None] * len(rows)
+        if how != GROWN:
+            slices.has_tombstones |= how == DONE_BESIDE_TOMBSTONES
+            return found
+        slices.learn(found[0])
 
 
 class ClaimSession(Watched):
@@ -222,16 +227,17 @@ class ClaimSession(Watched):
         self.offer = offer  # stays the same if the claim is tried again
         self.options = options
         self.payload = offer.payload  # BUSY: that of the other claim
+        self.tokens = b""  # all that the claim may have
         self.state = ClaimState.SEEN
         self.attempts = 0
         self.hold: Hold | None = None  # None unless the state is NEW
         self.busy_until = 0.0
         self.ended = ""
 
-    def place(self, view: View, tokens: bytes) -> Row:
+    def place(self, view: View) -> Row:
         data, hasher = self.offer.data, view.hasher
         shard = view.shards[hasher.shard_of(data)]
-        self.view, self.row = view, Row(shard, hasher.identify(data), tokens, data)
+        self.view, self.row = view, Row(shard, hasher.identify(data), self.tokens, data)
         return self.row._replace(word=self.offer.carried())
 
     def take(self, answer: list[Any], sent: float) -> None:
@@ -308,11 +314,6 @@ class ClaimSession(Watched):
         if self.ended:
             raise ClaimError(f"{self.label} was {self.ended} already")
         return hold
-
-    def end(self, how: str, why: str) -> None:
-        self.ended = how
-        if self.hold is not None:
-            self.hold.lost = why
 
     def lost_error(self, why: str) -> ClaimLostError:
         return ClaimLostError(f"{self.label} was lost: {why}")
@@ -394,16 +395,13 @@ def take(state: FilterState, sessions: Sequence[ClaimSession]) -> Core[None]:
     if not sessions:
         return
     options = sessions[0].options
-    tokens = [
-        state.unanswered.take(one.offer.data) or secrets.token_bytes(TOKEN_BYTES)
-        for one in sessions
-    ]
-
+    for one in sessions:
+        one.tokens = state.unanswered.take(one.offer.data) or secrets.token_bytes(TOKEN_BYTES)
     words = (options.lease_ms, options.max_attempts, int(options.only_expired))
 
     def work(view: View) -> Core[bool | None]:
         yield from refuse_full(state, view, [one.offer.item for one in sessions])
-        rows = [one.place(view, some) for one, some in zip(sessions, tokens, strict=True)]
+        rows = [one.place(view) for one in sessions]
         sent = boot_clock()
         answers = yield from ask_claims("take", rows, words)
         if None in answers:
@@ -420,8 +418,8 @@ def take(state: FilterState, sessions: Sequence[ClaimSession]) -> Core[None]:
     except BaseException:
         # The server may have granted what no answer says. The next try has the same tokens, so it
         # is not blocked by this one.
-        for one, some in zip(sessions, tokens, strict=True):
-            state.unanswered.keep(one.offer.data, some)
+        for one in sessions:
+            state.unanswered.keep(one.offer.data, one.tokens)
         raise
 
 
