@@ -28,60 +28,59 @@ LONGEST_RETRY = 1.0
 
 
 class Watched(Protocol):
-    """What a watchdog asks of a lock object, or of a claim, which is no thread's."""
+    """The interface of a lock or claim for the watchdog."""
 
     what: str  # "lock" or "claim"
-    steps: LockSteps | None = None  # give holds back at the end of the process or the loop
+    steps: LockSteps | None = None  # give holds back at the end of the process
     runtime: AnyRuntime
 
     @property
-    def label(self) -> str: ...  # what messages call it
+    def label(self) -> str: ...  # its name in messages
 
     @property
     def key(self) -> str: ...  # names its server
 
     def is_orphan(self, hold: Hold) -> bool:  # noqa: ARG002
-        """Return whether no thread or task is left to give a hold back."""
+        """Return whether the thread or task that should give a hold back has ended."""
         return False
 
     def renew_all(self, renewals: Sequence[Renewal]) -> Core[Sequence[bool | Exception]]:
-        """Renew holds of its kind that one request may carry; for each whether it was held."""
+        """Renew holds of its kind by one request; return for each whether it was held."""
 
     def renewed(self, hold: Hold) -> None:  # noqa: ARG002
         return
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
-        """Take note that a hold is lost; return whether that is news. Never raises."""
+        """Note that a hold is lost; return whether that is news. Never raises."""
 
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """What is known of a hold here; its times are seconds by the holder's clock."""
+    """A hold as this process knows it; its times are seconds by the holder's clock."""
 
-    token: bytes  # which no other hold has
-    lease_ms: int  # the lease it is renewed to
+    token: bytes  # no other hold has it
+    lease_ms: int  # each renewal asks for it
     fence: int | None
     since: float
     deadline: float  # until when the holder may rely on it
     is_shared: bool = False  # with other readers
     pid: int = field(default_factory=os.getpid)  # the process that has it; a fork's child does not
     renew_at: float | None = None  # None: never
-    last_renewal: float = float("inf")  # renewing must not carry it past this
-    ballot: Any = None  # what several servers said of it
+    last_renewal: float = float("inf")  # no renewal extends it beyond this
+    ballot: Any = None  # the votes of a Redlock's servers
     owner: Any = None  # the thread or task that has it
     count: int = 1  # how often a re-entrant lock was acquired
-    renewing: bool = False  # whether a renewal is on its way
+    renewing: bool = False  # whether a renewal is under way
     outage: str = ""  # the server that did not answer a renewal, until one succeeds
     lost: str = ""  # why it is lost
-    unreported: list[None] = field(default_factory=partial(list, (None,)))  # popped by who reports
+    unreported: list[None] = field(default_factory=partial(list, (None,)))  # the reporter pops it
     event: Any = None  # set when it is lost; made at its first use
-    # What a watchdog was given for it: the lock or claim, if that is still there, its class,
-    # through what it is renewed, and what gives it back at the end of the process or the loop.
-    session: Callable[[], Watched | None] = lambda: None
-    kind: Any = None
+    # The watchdog sets these. They outlive the lock or claim, whose user may drop it.
+    session: Callable[[], Watched | None] = lambda: None  # the lock or claim, None if dropped
+    kind: Any = None  # its class
     runtime: Any = None
-    loop: asyncio.AbstractEventLoop | None = None  # of a task; None: of a thread
-    steps: Any = None
+    loop: asyncio.AbstractEventLoop | None = None  # the task's; None: a thread has it
+    steps: Any = None  # None: a claim
 
     @property
     def renewal_seconds(self) -> float:
@@ -96,22 +95,23 @@ class Hold:
         return session.key if session is not None else ""
 
     def label(self) -> str:
-        """Return what messages call it, also without its object, which knows the name."""
+        """Return its name in messages; a lock that was dropped is named by its key."""
         session = self.session()
         if session is None:
             return f"lock {self.steps.keys.lock!r}" if self.steps else "a claim"
         return session.label
 
     def place(self) -> Place:
-        """Return through what it is renewed, on which server of a cluster, by which step and loop.
+        """Return the key of holds that one renewal may carry.
 
-        A client may be used by one loop after the other, of which the first is not closed.
+        The loop is part of it: one loop after the other may use a client, and the first may not run
+        any more.
         """
         server = server_of_key(self.runtime.client, self.key())
         return self.runtime, server, self.kind, self.loop
 
     def servers(self) -> str:
-        """Return what its renewals need, for messages."""
+        """Return the servers that renew it, for messages."""
         found = [
             server_of_key(each.client, self.key())
             or place_of(each.client).partition(", database")[0]

@@ -40,13 +40,13 @@ UPTIME_STEP = 1.0
 PAUSES = (0.05, 0.25)
 """The shortest and the longest pause in seconds before a waiter asks again.
 
-Their random length keeps two who ask at once from sharing the votes again and again."""
+Their random length keeps two waiters from splitting the votes again and again."""
 LINGER_SECONDS = 10.0
 """How long a release goes on in the background at a server that does not answer."""
 
 
 class Vote(Enum):
-    """What one server says; None in a list of votes: it is not known, or has not come yet."""
+    """The answer of one server; None in a list of votes: unknown, or not here yet."""
 
     YES = "it has the token"
     NO = "it has not"
@@ -59,7 +59,7 @@ def majority_of(votes: Votes) -> int:
 
 
 def agreement(votes: Votes, *unknown: Vote) -> bool | None:
-    """Return whether a majority says yes; None: that depends on what is not known."""
+    """Return whether a majority says yes; None: the unknown votes decide."""
     yes = votes.count(Vote.YES)
     if yes >= majority_of(votes):
         return True
@@ -73,7 +73,7 @@ def is_answered(votes: Votes, *also: Vote) -> bool:
 
 
 def is_decided(votes: Votes) -> bool:
-    """Return whether votes that are still out are not worth waiting for.
+    """Return whether the missing votes change nothing.
 
     They could change neither whether there is a majority nor whether one was reached at all.
     """
@@ -83,7 +83,7 @@ def is_decided(votes: Votes) -> bool:
 
 @dataclass(eq=False)
 class Seat:
-    """What one server is known to have of a token."""
+    """The state of a token at one server, as far as it is known."""
 
     there: bool = False  # whether the token may be there; not before it was asked
     counts_from: float = -ENDLESS  # when its vote begins to count: it was restarted lately
@@ -101,9 +101,9 @@ class Seat:
 
 @dataclass(eq=False)
 class Ballot:
-    """What is known of one token at each server.
+    """The state of one token at each server.
 
-    A fresh token for each try: a release of an earlier one that comes late takes nothing away.
+    Each try has a token of its own, so a late release of an earlier one takes nothing away.
     """
 
     token: bytes
@@ -111,7 +111,7 @@ class Ballot:
     closed: bool = False  # whether the token is being given back, so that none is to be asked
 
     def same_server(self) -> tuple[int, int] | None:
-        """Return two servers that are in truth one, if there are any."""
+        """Return the indices of two addresses that lead to one server, if there are any."""
         seen: dict[bytes, int] = {}
         for server, seat in enumerate(self.seats):
             if seat.run is not None and (first := seen.setdefault(seat.run, server)) != server:
@@ -238,13 +238,13 @@ class MajoritySteps(LockSteps):
 
         def recorded(seat: Seat) -> Core[Any]:
             vote = None
-            # A thread may get its turn when it is too late to ask.
+            # The thread of a silent server may get here too late.
             if not closes and (ballot.closed or self._clock() >= until):
                 return None
             try:
                 vote = yield from question(seat)
             finally:
-                # Also of what comes late.
+                # A late answer counts too.
                 seat.vote = vote
             return vote
 
@@ -315,7 +315,7 @@ class MajorityAttempt(Attempt):
 
     def leave_behind(self) -> Core[None]:
         if self.ballot is not None:
-            # What is late goes on in the background.
+            # Releases at silent servers go on in the background.
             yield from self._steps.release_all(self.ballot, wait_for_all=True)
 
 

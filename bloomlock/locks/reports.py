@@ -50,13 +50,13 @@ Observer: TypeAlias = Callable[[LockEvent], None]
 
 
 class Reports:
-    """What is to be logged; `what` is "lock" or "claim", and names the logger."""
+    """The queue of log lines; `what` is "lock" or "claim", and names the logger."""
 
     def __init__(self) -> None:
         self.start_over()
 
     def start_over(self) -> None:
-        """Forget what is not written: a child of fork has not the thread for it."""
+        """Forget lines that are not written yet: a child of fork lacks the thread for it."""
         self._queue = SerialQueue()
 
     def warning(self, what: str, text: str, *arguments: Any) -> None:
@@ -70,7 +70,7 @@ class Reports:
         self.passive(what, labels, "lost: %s", reason)
 
     def passive(self, what: str, labels: Sequence[str], text: str, *arguments: Any) -> None:
-        """Log one line of what happened to all of them."""
+        """Log one line about all of them."""
         was = "was" if len(labels) == 1 else "were"
         self.warning(what, f"%s %s {text}", listed(labels), was, *arguments)
 

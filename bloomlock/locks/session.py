@@ -1,4 +1,4 @@
-"""A lock object of this process: who holds it, and what that takes; for threads and asyncio."""
+"""The holds of one lock object, for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LockSession(Watched):
         self._crowded = False
 
     def begin(self, owner: object, seconds: float | None) -> Attempt | bool:
-        """Return the attempt to be carried out, or whether the owner, who has the lock, gets it.
+        """Return the attempt to carry out, or, if the owner has the lock, the result of `acquire`.
 
         LockLostError if a re-entrant lock was lost, LockError if the owner would wait for itself.
         """
@@ -87,7 +87,7 @@ class LockSession(Watched):
         if self.options.thread_local and hold is not None and not hold.lost:
             if seconds == 0:
                 # The server would let a reader in a second time.
-                self._report("timeout", 0.0)
+                self._report("timeout", now)
                 return False
             raise LockError(
                 f"lock {self.name!r} is held by this very thread or task, which would wait for "
@@ -111,7 +111,7 @@ class LockSession(Watched):
         # A client that had to wait will have to again.
         self._crowded = got is None or bool(attempt.request.channel)
         if got is None:
-            self._report("timeout", boot_clock() - began)
+            self._report("timeout", began)
             return False
         (fence, deadline), options = got, self.options
         if options.replicas:
@@ -126,7 +126,7 @@ class LockSession(Watched):
             hold.renew_at = now + (deadline - now) / RENEWALS_PER_LEASE
         self._holds[hold] = hold
         WATCHDOG.add(hold, self)
-        self._report("acquired", now - began, hold)
+        self._report("acquired", began, hold)
         for other in self._all_holds():
             if not (other is hold or self._is_shared or other.lost):
                 # None can be held beside a new one. But another thread may have been granted the
@@ -185,7 +185,7 @@ class LockSession(Watched):
         if hold.lost or held is False or (held is None and now >= hold.deadline):
             self.lose(hold, "its key was gone when it was released")
             raise self._lost_error(hold)
-        self._report("released", now - hold.since, hold)
+        self._report("released", hold.since, hold)
 
     def extend(self, owner: object, ttl: float | None) -> Core[bool]:
         """Let the lease be `ttl` seconds from now, and that long at each renewal; return True."""
@@ -225,7 +225,7 @@ class LockSession(Watched):
         return bool(held)
 
     def _all_holds(self) -> list[Hold]:
-        """Return all but those that a parent process acquired; the last one first."""
+        """Return the holds of this process, not of its parent; the last one first."""
         if not self._holds:
             return []
         pid = os.getpid()
@@ -283,16 +283,17 @@ class LockSession(Watched):
             WATCHDOG.call(partial(self._call, on_lost, lock, "on_lost"), self, hold.loop)
         if not behind:
             REPORTS.lost(self.what, [self.label], reason)
-        self._report("lost", boot_clock() - hold.since, hold, reason)
+        self._report("lost", hold.since, hold, behind=behind)
         return True
 
     def _report(
-        self, kind: EventKind, seconds: float, hold: Hold | None = None, error: str | None = None
+        self, kind: EventKind, since: float, hold: Hold | None = None, *, behind: bool = False
     ) -> None:
         if (observer := self.options.observer) is None:
             return
-        event = LockEvent(kind, self.name, hold.fence if hold else None, seconds, error)
-        if hold is not None and kind in ("renewed", "lost"):
+        fence, error = (hold.fence, hold.lost or None) if hold is not None else (None, None)
+        event = LockEvent(kind, self.name, fence, boot_clock() - since, error)
+        if hold is not None and behind:
             call = partial(self._call, observer, event, "the observer")
             WATCHDOG.call(call, self, hold.loop)
         else:
@@ -335,7 +336,7 @@ class LockSession(Watched):
     def renewed(self, hold: Hold) -> None:
         # The reply may come while the hold is given back.
         if hold in self._holds:
-            self._report("renewed", boot_clock() - hold.since, hold)
+            self._report("renewed", hold.since, hold, behind=True)
 
     def lose_behind(self, hold: Hold, reason: str) -> bool:
         is_news = hold in self._holds and self.lose(hold, reason, behind=True)

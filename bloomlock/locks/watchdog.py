@@ -1,7 +1,7 @@
-"""The watchdog renews what is held, locks and claims, and finds out what is lost.
+"""The watchdog renews locks and claims that are held, and notices those that are lost.
 
-There is one thread for all of the process. It waits for no server, logs nothing, and calls nothing
-that users gave: workers do that, and event loops for what is of them.
+It is one thread for the whole process. It waits for no server, writes no log line and calls no
+callback, because each of them may block. Workers do that, and event loops for their own tasks.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 5.0
 LONGEST_SLEEP = 1.0
-"""Seconds between looks: what a watchdog sleeps by does not count suspend, the leases do."""
+"""Seconds. While a machine is suspended a lease runs on, and the clock of a sleep does not."""
 GOES_ALONG = 0.25
-"""By which part of the time between two renewals one may be early."""
+"""A renewal may be early by this part of the time between two."""
 
 
 @dataclass(eq=False)
 class Outage:
-    """A server that does not answer renewals: a line when that begins, and one when it is over.
+    """A server that does not answer renewals. One line is logged at its begin, and one at its end.
 
-    The holds that are lost between are reported at the end, when they can be counted.
+    Holds that are lost in between are counted, and reported at the end.
     """
 
     what: str
@@ -56,7 +56,7 @@ class Outage:
 
 
 class Watchdog:
-    """The holds that are watched, and what is due when."""
+    """The holds of this process and the thread that renews them."""
 
     def __init__(self) -> None:
         self.start_over()
@@ -64,11 +64,11 @@ class Watchdog:
     def start_over(self) -> None:
         """Forget everything: a child of fork has no thread and holds nothing."""
         # Holders change it while the watchdog reads copies of it. There is no mutex, so nobody
-        # waits for a thread that is held up. All else is done by the watchdog alone.
+        # waits for a thread that is held up. The watchdog alone does the rest.
         self._holds: dict[Hold, None] = {}
         self._outages: dict[str, Outage] = {}
-        # Both are C through and through: a KeyboardInterrupt in the middle of a Condition or an
-        # Event leaves it locked, and then nothing would be renewed any more.
+        # Both are written in C: a KeyboardInterrupt in the middle of a Condition or an Event leaves
+        # it locked, and then nothing would be renewed any more.
         self._only_one = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._wake_at = float("inf")
@@ -84,7 +84,7 @@ class Watchdog:
         if not self._only_one.locked():
             self._start_thread()
         elif at < self._wake_at:
-            # The next hold, which is due later, need not wake it again: most are over by then.
+            # Later holds need not wake the thread for the same moment.
             self._wake_at = at
             self._jobs.put(None)
 
@@ -92,7 +92,7 @@ class Watchdog:
         self._holds.pop(hold, None)
 
     def call(self, function: Callable[[], None], session: Watched, loop: Loop | None) -> None:
-        """Let a function, which never raises, be called by a loop, or else in another thread."""
+        """Have a loop, or else another thread, call a function that never raises."""
         if loop is None:
             self._queues.setdefault(session, background.SerialQueue()).append(function)
         else:
@@ -104,7 +104,7 @@ class Watchdog:
         return min(max(0.0, at - boot_clock()), LONGEST_SLEEP)
 
     def _do_due(self) -> bool:
-        """Note what is over, and begin renewals that are due; return whether there were any."""
+        """Note holds that are over, and begin renewals that are due; return whether any was."""
         now, is_due = boot_clock(), False
         over: list[tuple[Hold, str]] = []
         dropped: dict[str, list[str]] = {}
@@ -135,12 +135,11 @@ class Watchdog:
         return bool(over or is_due)
 
     def _begin_renewals(self, now: float) -> None:
-        """Begin to renew what is due, together what goes to one server by one client and step.
+        """Begin to renew holds that are due, by one request for each server and client.
 
-        A server that is still busy with an earlier renewal waits its turn: one that does not
-        answer must not collect threads, nor hold up the other ones of a cluster. What would be due
-        soon goes along with what is due now, so that holds that began one by one are renewed
-        together.
+        A server that has not answered an earlier renewal yet gets no second one: a silent server
+        must neither collect threads nor hold up the others of a cluster. Holds that are due soon go
+        along, so that holds that began one by one are renewed together.
         """
         holds = self._holds.copy()
         busy = {hold.place() for hold in holds if hold.renewing}
@@ -158,7 +157,7 @@ class Watchdog:
 
     def _renew(self, runtime: Any, holds: list[Hold]) -> Core[None]:
         """Renew holds of one kind at one server."""
-        # What waits for one slot of a cluster would hold up the holds in others of its server.
+        # A wait for one slot of a cluster would hold up the holds in other slots of its server.
         yield NOT_WAITING
         try:
             for part in runtime.by_server(holds, Hold.key):
@@ -175,7 +174,7 @@ class Watchdog:
             REPORTS.exception("lock", "renewing locks failed")
 
     def _settle(self, sent: float, asked: Sequence[Renewal], results: Sequence[Any]) -> None:
-        """Take the answers to a renewal; holds without one are still `renewing`."""
+        """Apply the answers to a renewal; holds without one are still `renewing`."""
         gone: list[tuple[Hold, str]] = []
         failed: list[Hold] = []
         error: Exception | None = None
@@ -196,17 +195,14 @@ class Watchdog:
         self._note_failure(failed, error)
 
     def _end_renewal(self, holds: Iterable[Hold]) -> None:
-        """Let those be tried again soon, until their deadline, that were not answered."""
+        """Schedule another renewal, until the deadline, of holds without an answer."""
         for hold in holds:
             if hold.renewing:
                 hold.renewing = False
                 hold.schedule_renewal(boot_clock() + hold.retry_seconds)
 
     def _lose(self, over: Iterable[tuple[Hold, str]]) -> None:
-        """Note that holds are lost, each with the reason.
-
-        It is one log line for each kind and reason, and for each outage that caused it.
-        """
+        """Note that holds are lost; log one line for each kind and reason, and for each outage."""
         lost: dict[tuple[str, str], list[str]] = {}
         for hold, reason in over:
             self.remove(hold)
@@ -220,8 +216,8 @@ class Watchdog:
             REPORTS.lost(what, labels, reason)
 
     def _note_failure(self, failed: Sequence[Hold], error: object) -> None:
-        """Let an outage begin, for all that is held at the server, or go on."""
-        # The answer may come when they are lost already, and their outage is over.
+        """Begin an outage of all holds at the server, unless it is known."""
+        # An answer may come late, when the hold is lost and its outage over.
         failed = [hold for hold in failed if hold in self._holds and hold.session() is not None]
         if not failed:
             return
@@ -243,7 +239,7 @@ class Watchdog:
             REPORTS.warning(what, text, listed(labels), error, server)
 
     def _note_answer(self, server: str) -> None:
-        """Have all that is held at a server renewed soon: with the last one its outage is over."""
+        """Renew all holds at a server that answers again soon; the last one ends its outage."""
         outage = self._outages.get(server)
         if outage is not None and not outage.is_answered:
             outage.is_answered = True
@@ -255,7 +251,7 @@ class Watchdog:
         for server in self._outages.copy().keys() - set(still):
             outage = self._outages.pop(server, None)
             if outage is None:
-                # The end of the process reports it, in the main thread.
+                # The main thread reports it, because the process ends.
                 continue
             for reason, labels in outage.lost.copy().items():
                 REPORTS.lost(outage.what, labels, reason)
@@ -264,10 +260,10 @@ class Watchdog:
             REPORTS.warning(outage.what, f"{text}, after %.1f s", server, seconds)
 
     def give_back_all(self) -> None:
-        """Give back, when the process ends, what threads hold that can give nothing back.
+        """Release, when the process ends, the locks of threads that have ended, and of this one.
 
-        A thread that runs, if only a daemon, may still work under its locks; the one that ends the
-        process cannot. What a silent server is not told in time is left to expire.
+        A daemon thread that runs may still work under its locks. A lock on a silent server expires
+        by itself.
         """
         until = boot_clock() + AT_END_SECONDS
 
@@ -284,7 +280,7 @@ class Watchdog:
         self._end_outages(())
 
     def _start_thread(self) -> None:
-        # A thread of its own, not a worker: it does not end with the job before.
+        # It is no worker, because those end.
         try:
             threading.Thread(target=self._run, name="bloomlock-watchdog", daemon=True).start()
         except RuntimeError:

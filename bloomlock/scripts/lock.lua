@@ -23,7 +23,8 @@ local function next_fence(lease_ms)
     local fence, life_ms = now_us, math.max(60000, 2 * lease_ms)
     local last = call('SET', KEYS[5], fence, 'PX', life_ms, 'GET')
     if last and last + 0 >= fence then
-        -- Of this very microsecond, or of a clock that was set back: kept until it is behind.
+        -- The last grant was in this microsecond, or the clock was set back since: keep the fence
+        -- until the clock is past it.
         fence = last + 1
         call('SET', KEYS[5], fence, 'PX', life_ms + math.floor(fence / 1000) - now_ms)
     end
@@ -110,7 +111,7 @@ local function promote(value)
             return fences
         else
             leave(waiter)
-            -- The asker is answered, and has the whole lease; the message to it is of no use.
+            -- The asker gets an answer and the whole lease. It ignores the message.
             its_lease_ms = waiter == record and lease_ms or tonumber(its_lease_ms)
             set_lease(value, its_token, is_reader, its_lease_ms)
             local fence = next_fence(its_lease_ms)
@@ -157,13 +158,13 @@ if held or is_free and not last then
     return {1, next_fence(lease_ms)}
 end
 if waits or is_free then
-    -- A clock that was set back must not put a newcomer before those who wait.
+    -- A clock that was set back must not put a newcomer before earlier waiters.
     local ticket = last and math.max(now_us, last + 1) or now_us
     local is_new = call('ZADD', KEYS[3], 'NX', ticket, record) == 1
     call('PEXPIRE', KEYS[3], 2 * LIVENESS_MS)
     local mark = reaches(channel) and 0 or DEAF
-    -- Who asks again is alive. A newcomer that no message reaches, as it listens at another server of
-    -- a cluster, keeps its turn too.
+    -- A waiter that asks again is alive. A newcomer that no message reaches, because it listens at
+    -- another server of a cluster, keeps its turn too.
     if not is_new or mark ~= 0 then
         call('ZADD', KEYS[4], now_ms + LIVENESS_MS + mark, record)
         call('PEXPIRE', KEYS[4], 2 * LIVENESS_MS)

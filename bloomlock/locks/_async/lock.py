@@ -66,8 +66,8 @@ class AsyncLock:
             release it.
         replicas: How many replicas must have acknowledged a grant, else it is given back.
         observer: Called with a LockEvent for whatever happens: for threads from the one that
-            acquires or releases, and for renewals and losses from another one, so a moment late.
-            What it raises is logged; SystemExit and its kin pass in the former.
+            acquires or releases, and for what the watchdog does and finds from another one, so a
+            moment late. What it raises is logged; SystemExit and its kin pass in the former.
         prefix: Start of all keys.
         timeout: redis-py's name for a lease that is not renewed.
 

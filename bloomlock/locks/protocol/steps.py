@@ -1,4 +1,4 @@
-"""What clients and the server tell each other about one lock (docs/internals/format.md).
+"""The commands of one lock and their replies (docs/internals/format.md).
 
 Each step may be repeated. All are one script, sent by its digest, and by its source where the
 server does not know it.
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 SLICE_MS = 2_000
-"""A waiter comes back at least this often, and says by it that it is alive; lock.lua has how long
-a waiter counts as alive."""
+"""A waiter asks again at least this often, which shows that it is alive. lock.lua says for how long
+it counts as alive."""
 NO_CHANNEL = b"-"
 """The channel of waiters to whom nothing can be announced."""
 
 
 class LockRequest(NamedTuple):
-    """Who takes, holds, renews or leaves the lock: every step says the same of him."""
+    """The arguments of every step: one client, and the lease that it asks for."""
 
     token: bytes  # no other client has it; fixed before the first byte is sent; without spaces
     lease_ms: int
@@ -62,14 +62,14 @@ class Granted(NamedTuple):
 class Busy(NamedTuple):
     """Another client has the lock."""
 
-    remaining_ms: int  # what is left of the holder's lease; negative: it has none
+    remaining_ms: int  # until the holder's lease ends; negative: it has none
     # Every later grant has a higher one. A grant that is announced with no higher one was made
     # before this answer, and is over: the holder had been stopped for so long.
     fence: int
 
 
 SCRIPT = Script("lock")
-# What a command of a lock begins with stays the same; encoding it takes 30 times as long.
+# All but the token stays the same for a lock. To encode it takes 30 times as long as to find it.
 _opening = lru_cache(1024)(partial(encode_opening, 1))
 
 
