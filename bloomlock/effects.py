@@ -107,12 +107,8 @@ class NextMessage(NamedTuple):
     seconds: float
 
 
-class ThisRuntime(NamedTuple):
-    """Answered by the runtime that carries out the core."""
-
-
 class Limit(NamedTuple):
-    """Wait for later answers no longer than `until`, by the runtime's clock.
+    """Wait for later answers no longer than `until`, by `boot_clock`.
 
     A request without an answer by then is a ConnectionLost by a time-out, though it goes on.
     `queue` is a list of one element, None at first, by which the runtime keeps the order of those.
@@ -167,16 +163,13 @@ class Call(NamedTuple):
 NO_LIMIT, NOT_WAITING = Limit(None, []), Limit(None, [], waits=False)
 SHORTEST_GRACE_S = 0.002
 Asking: TypeAlias = Request | Pipeline | Transaction | Parallel
-Effect: TypeAlias = Pause | Subscribe | NextMessage | ThisRuntime | RunAfter | FanOut | RunOn | Call
+Effect: TypeAlias = Pause | Subscribe | NextMessage | RunAfter | FanOut | RunOn | Call
 Step: TypeAlias = Asking | Limit | Effect
 Core: TypeAlias = Generator[Step, Any, T]
 
 
 class AnyRuntime(Protocol):
     is_async: bool
-
-    @property
-    def clock(self) -> Callable[[], float]: ...
 
     @property
     def members(self) -> Sequence[AnyRuntime]:

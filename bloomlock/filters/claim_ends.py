@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from bloomlock.clock import boot_clock
 from bloomlock.commands import check
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.errors import ClaimError, ConfigurationError
 from bloomlock.locks.options import check_lease, deadline_of, milliseconds
 from bloomlock.locks.watchdog import WATCHDOG
-from bloomlock.runtime.clock import boot_clock
 from bloomlock.sizing import check_flag
 
 from .claims import COMMITTED, GIVEN_BACK, LOST, UNKNOWN, ask_claims

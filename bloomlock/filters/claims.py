@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
+from bloomlock.clock import boot_clock
 from bloomlock.commands import Script, answer_of, check, in_parallel
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import Pause
@@ -26,7 +27,6 @@ from bloomlock.keys import ClaimKeys
 from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold, Watched
 from bloomlock.locks.options import check_lease, deadline_of, milliseconds
 from bloomlock.locks.watchdog import WATCHDOG
-from bloomlock.runtime.clock import boot_clock
 from bloomlock.sizing import check_flag, check_seconds, check_whole
 from bloomlock.slices import DONE_BESIDE_TOMBSTONES, GROWN, OTHER
 

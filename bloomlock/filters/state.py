@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
+from bloomlock.clock import boot_clock
 from bloomlock.descriptor import (
     CLEAR,
     CREATE,
@@ -30,7 +31,6 @@ from bloomlock.errors import (
 )
 from bloomlock.hash_keys import key_difference
 from bloomlock.keys import FilterKeys
-from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.spec import RequestedSpec
 from bloomlock.strategies import BitmapStrategy

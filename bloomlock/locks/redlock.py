@@ -13,6 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bloomlock.clock import boot_clock
 from bloomlock.commands import encode_command
 from bloomlock.effects import ConnectionLost, Core, FanOut, Pause
 from bloomlock.errors import ConfigurationError, QuorumError
@@ -20,7 +21,6 @@ from bloomlock.keys import LockKeys
 from bloomlock.locks.options import deadline_of
 from bloomlock.locks.protocol.steps import RENEW, Granted, LockRequest, LockSteps
 from bloomlock.locks.protocol.waiting import ENDLESS, Attempt
-from bloomlock.runtime.clock import boot_clock
 
 from .session import LockSession, new_token
 

@@ -6,6 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bloomlock.clock import boot_clock
 from bloomlock.commands import encode_command
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, make
 from bloomlock.errors import (
@@ -19,7 +20,6 @@ from bloomlock.keys import LockKeys
 from bloomlock.locks.options import deadline_of
 from bloomlock.locks.protocol.steps import RENEW, Granted, LockRequest, LockSteps
 from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt
-from bloomlock.runtime.clock import boot_clock
 
 from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold, Watched, has_ended
 from .options import check_lease, milliseconds

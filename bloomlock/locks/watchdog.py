@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bloomlock.clock import boot_clock
 from bloomlock.effects import NOT_WAITING, Limit
 from bloomlock.locks.options import deadline_of
 from bloomlock.runtime import background
-from bloomlock.runtime.clock import boot_clock
 
 from .hold import OUT_OF_LEASE, Hold, current_owner, has_ended
 from .reports import AT_END_SECONDS, REPORTS, listed

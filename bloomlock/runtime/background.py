@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from bloomlock.clock import boot_clock
 from bloomlock.effects import ConnectionLost
-
-from .clock import boot_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

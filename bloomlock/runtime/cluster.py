@@ -23,9 +23,8 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from bloomlock.clock import boot_clock
 from bloomlock.commands import MULTI, encode_command
-
-from .clock import boot_clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

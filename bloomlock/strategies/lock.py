@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import redis.exceptions
 from redis.exceptions import RedisError
 
+from bloomlock.clock import boot_clock
 from bloomlock.commands import Script
 from bloomlock.descriptor import DISCARDED
-from bloomlock.effects import NO_LIMIT, ConnectionLost, Core, Limit, Pause, RunAfter, ThisRuntime
+from bloomlock.effects import NO_LIMIT, ConnectionLost, Core, Limit, Pause, RunAfter
 from bloomlock.errors import LockTimeoutError
 from bloomlock.hashing import pick
 from bloomlock.keys import LockKeys, discards_key, stripe_keys
@@ -32,7 +33,7 @@ from .bits import TransactionStrategy
 from .script import ADD, read_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from .base import Segments, Shard
 
@@ -84,8 +85,7 @@ class LockStrategy(Strategy):
         return [done for done in update.results if done is not None]
 
     def _carry_out(self, update: _Update) -> Core[None]:
-        clock = (yield ThisRuntime()).clock
-        until = clock() + self._timeout
+        until = boot_clock() + self._timeout
         while wanted := sorted(update.waiting):
             asking = LockRequest(secrets.token_urlsafe(12).encode(), LEASE_MS)
             taken = wanted
@@ -95,33 +95,31 @@ class LockStrategy(Strategy):
                 taken = yield from _try_to_take(wanted, asking)
                 if not taken:
                     # Nothing is held while this waits.
-                    taken = yield from self._wait_for(wanted[0], asking, until, clock)
+                    taken = yield from self._wait_for(wanted[0], asking, until)
                 yield NO_LIMIT
                 if taken:
                     yield from update.carry_out(taken, asking.token)
                 # Without an update the lock was lost as soon as it was held, and is acquired again.
-                elif clock() >= until:
+                elif boot_clock() >= until:
                     error = LockTimeoutError(f"no lock for an item within {self._timeout:g} s")
                     update.answer(wanted, Segment(1, error=error))
                     return
             except RedisError as error:
-                if isinstance(error, PASSING) and clock() < until:
+                if isinstance(error, PASSING) and boot_clock() < until:
                     yield Pause(OUTAGE_PAUSE)
                 else:
                     update.answer(wanted, Segment(1, error=error))
             except ConnectionLost as lost:
                 # Only locks have been requested so far, so no item was added.
                 update.answer(wanted, Segment(1, error=lost.cause))
-                seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
+                seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - boot_clock())
                 yield RunAfter(_release_all(taken, asking), queue, seconds)
                 return
             yield NO_LIMIT
             yield from _release_all(taken, asking)
 
-    def _wait_for(
-        self, keys: LockKeys, asking: LockRequest, until: float, clock: Callable[[], float]
-    ) -> Core[list[LockKeys]]:
-        attempt = Attempt(LockSteps(keys), asking, until, clock)
+    def _wait_for(self, keys: LockKeys, asking: LockRequest, until: float) -> Core[list[LockKeys]]:
+        attempt = Attempt(LockSteps(keys), asking, until, boot_clock)
         try:
             return [keys] if (yield from attempt.run()) else []
         except RedisError:

@@ -26,7 +26,6 @@ import math
 import random
 import secrets
 from itertools import groupby, islice
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from unittest import mock
 
@@ -39,7 +38,6 @@ from bloomlock.effects import (
     Pause,
     Pipeline,
     Request,
-    ThisRuntime,
     Transaction,
 )
 from bloomlock.errors import OutcomeUnknownError
@@ -414,8 +412,6 @@ class _Client:
         if isinstance(step, (Request, Pipeline, Parallel)):
             is_info = isinstance(step, Request) and b"INFO" in step.commands[0][:20]
             return self._execute(step.commands) if is_info else step
-        if isinstance(step, ThisRuntime):
-            return SimpleNamespace(clock=lambda: 0.0)
         assert isinstance(step, Pause), f"the explorer has no answer to {step}"
         # No more is known of the memory.
         return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from bloomlock.clock import boot_clock
 from bloomlock.locks import watchdog
-from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
     import pytest

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from bloomlock.clock import boot_clock
 from bloomlock.errors import LockError, LockTimeoutError, QuorumError
 from bloomlock.locks.hold import async_current_owner
 from bloomlock.locks.options import LockOptions
@@ -18,7 +19,6 @@ from bloomlock.runtime._async.clients import async_client_of, async_close_client
 from bloomlock.runtime._async.driver import AsyncDriver
 from bloomlock.runtime.background import GRACE_SECONDS, finish
 from bloomlock.runtime.clients import not_portable
-from bloomlock.runtime.clock import boot_clock
 
 if True:  # ASYNC
     from asyncio import Event

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from redis.exceptions import RedisError
 
+from bloomlock.clock import boot_clock
 from bloomlock.errors import LockError, LockTimeoutError, QuorumError
 from bloomlock.locks.hold import current_owner
 from bloomlock.locks.options import LockOptions
@@ -17,7 +18,6 @@ from bloomlock.locks.session import LockSession
 from bloomlock.runtime._sync.clients import client_of, close_client
 from bloomlock.runtime._sync.driver import Driver
 from bloomlock.runtime.clients import not_portable
-from bloomlock.runtime.clock import boot_clock
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from redis.exceptions import RedisError
 
+from bloomlock.clock import async_sleep, boot_clock
 from bloomlock.commands import EXEC, MULTI, UNWATCH, leaves_transaction, outcomes_of, writes_of
 from bloomlock.effects import (
     NO_LIMIT,
@@ -26,7 +27,6 @@ from bloomlock.effects import (
     RunAfter,
     RunOn,
     Subscribe,
-    ThisRuntime,
     Transaction,
 )
 from bloomlock.refusals import is_refusal
@@ -34,7 +34,6 @@ from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._async.clients import async_close_client
 from bloomlock.runtime._async.exchange import AsyncExchange
 from bloomlock.runtime.background import GRACE_SECONDS, AsyncBackground, out_of_time
-from bloomlock.runtime.clock import async_sleep, boot_clock
 from bloomlock.runtime.cluster import Pauses
 from bloomlock.runtime.forks import OWNERS
 from bloomlock.runtime.pubsub import Hub, Listener, listen
@@ -55,8 +54,6 @@ SHARED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 class AsyncDriver(AsyncExchange):
     """Runs cores over a client; `members` are the runtimes of the servers of a FanOut."""
-
-    clock = staticmethod(boot_clock)
 
     def __init__(self, client: Any, members: Sequence[Self] = ()) -> None:
         super().__init__(client)
@@ -137,7 +134,7 @@ class AsyncDriver(AsyncExchange):
             groups.setdefault(cluster.slot_of(key_of(item)), []).append(item)
         return list(groups.values())
 
-    async def _carry_out(  # noqa: C901, PLR0911, PLR0912 - one for each step
+    async def _carry_out(  # noqa: C901, PLR0911 - one for each step
         self, step: Step, limit: Limit, subscriptions: list[Any]
     ) -> Any:
         if isinstance(step, Asking):
@@ -145,8 +142,6 @@ class AsyncDriver(AsyncExchange):
         match step:
             case Pause():
                 return await async_sleep(step.seconds)
-            case ThisRuntime():
-                return self
             case Subscribe():
                 if not subscriptions and (made := await self._subscribe(step)) is not None:
                     subscriptions.append(made)

@@ -23,13 +23,13 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from bloomlock.clock import async_sleep
 from bloomlock.commands import EXEC, UNWATCH, encode_command, ends_transaction, join_commands
 from bloomlock.effects import NO_LIMIT, ConnectionLost, Limit, Request, shorten_traceback
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterNotFoundError
 from bloomlock.refusals import ends_connection, explain, is_missing, is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime.background import finish
-from bloomlock.runtime.clock import async_sleep
 from bloomlock.runtime.connections import KEPT_SECONDS, Taken
 
 if TYPE_CHECKING:

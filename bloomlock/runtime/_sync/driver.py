@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from redis.exceptions import RedisError
 
+from bloomlock.clock import boot_clock, sleep
 from bloomlock.commands import EXEC, MULTI, UNWATCH, leaves_transaction, outcomes_of, writes_of
 from bloomlock.effects import (
     NO_LIMIT,
@@ -26,14 +27,12 @@ from bloomlock.effects import (
     RunAfter,
     RunOn,
     Subscribe,
-    ThisRuntime,
     Transaction,
 )
 from bloomlock.refusals import is_refusal
 from bloomlock.runtime import cluster, connections, redispy
 from bloomlock.runtime._sync.exchange import Exchange
 from bloomlock.runtime.background import Background, out_of_time
-from bloomlock.runtime.clock import boot_clock, sleep
 from bloomlock.runtime.cluster import Pauses
 from bloomlock.runtime.forks import OWNERS
 from bloomlock.runtime.pubsub import Listener, listen
@@ -54,8 +53,6 @@ SHARED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 class Driver(Exchange):
     """Runs cores over a client; `members` are the runtimes of the servers of a FanOut."""
-
-    clock = staticmethod(boot_clock)
 
     def __init__(self, client: Any, members: Sequence[Self] = ()) -> None:
         super().__init__(client)
@@ -107,7 +104,7 @@ class Driver(Exchange):
             groups.setdefault(cluster.slot_of(key_of(item)), []).append(item)
         return list(groups.values())
 
-    def _carry_out(  # noqa: C901, PLR0911, PLR0912 - one for each step
+    def _carry_out(  # noqa: C901, PLR0911 - one for each step
         self, step: Step, limit: Limit, subscriptions: list[Any]
     ) -> Any:
         if isinstance(step, Asking):
@@ -115,8 +112,6 @@ class Driver(Exchange):
         match step:
             case Pause():
                 return sleep(step.seconds)
-            case ThisRuntime():
-                return self
             case Subscribe():
                 if not subscriptions and (made := self._subscribe(step)) is not None:
                     subscriptions.append(made)
