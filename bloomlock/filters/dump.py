@@ -32,10 +32,10 @@ from bloomlock.strategies.bitmap import merge_part
 from .files import RECORD_BYTES, SHARD_BYTES, FileReader, FileWriter, Layout, Part, refuse_other_key
 from .memory import MemoryBloomFilter
 from .memory_bits import check_same_bits
-from .placing import Changed
+from .placing import Changed, or_give_up
 from .state import in_one_generation
 from .support import COPY, EXPORT, FROM_FILTER, FROM_MEMORY, IMPORT, TO_MEMORY, check_support
-from .switch import Prepared, or_give_up
+from .switch import Prepared
 from .tombstones import read_set
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ SETS_AT_ONCE = 8
 T = TypeVar("T")
 
 
-class SourceReplaced(Exception):  # noqa: N818 - an event for `_read`, not an error
+class SourceReplaced(Exception):  # noqa: N818 - an event for `read_source`, not an error
     """What is read is not of the generation of before."""
 
 
@@ -134,7 +134,7 @@ class Source:
         return Part(number, start, bits.ljust(stop - start, b"\0"))
 
 
-def _read(state: FilterState, feature: str, use: Callable[[Source], Core[T]]) -> Core[T]:
+def read_source(state: FilterState, feature: str, use: Callable[[Source], Core[T]]) -> Core[T]:
     """Let `use` read the generation attached to, or the next where the filter may be followed."""
 
     def work(view: View) -> Core[T | None]:
@@ -162,7 +162,7 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
         yield from source.pour(write)
         return MemoryBloomFilter.of(source.view.descriptor, images)
 
-    return (yield from _read(state, TO_MEMORY, use))
+    return (yield from read_source(state, TO_MEMORY, use))
 
 
 def export_file(
@@ -184,7 +184,7 @@ def export_file(
             yield Call(writer.finish)
         return True
 
-    yield from _read(state, EXPORT, use)
+    yield from read_source(state, EXPORT, use)
 
 
 def import_file(
@@ -234,7 +234,7 @@ def copy_to(
 
         return (yield from or_give_up(fill(), lambda: there(prepared.give_up())))
 
-    yield from _read(state, COPY, use)
+    yield from read_source(state, COPY, use)
 
 
 def union_update(state: FilterState, run: Run, other: FilterState, other_run: Run) -> Core[None]:
@@ -253,7 +253,7 @@ def union_update(state: FilterState, run: Run, other: FilterState, other_run: Ru
             yield from source.pour(write)
             return True
 
-        yield from run_on(other_run, _read(other, FROM_FILTER, use))
+        yield from run_on(other_run, read_source(other, FROM_FILTER, use))
 
     yield from _merge_all(state, FROM_FILTER, feed)
 

@@ -72,15 +72,11 @@ def compare_and_set(
     known = [b"%d" % expected.generation, expected.state.encode()] if expected else [None, None]
 
     def decide(replies: Replies) -> tuple[bool, Sequence[bytes]]:
-        _, values, is_there = check(replies)
-        is_same = values == known and bool(is_there) is (expected is not None)
+        is_same = check(replies)[1] == known
         return is_same, commands if is_same else ()
 
-    looks = [
-        encode_command("WATCH", keys.meta),
-        encode_command("HMGET", keys.meta, "generation", "state"),
-        encode_command("EXISTS", keys.meta),
-    ]
+    read = encode_command("HMGET", keys.meta, "generation", "state")
+    looks = [encode_command("WATCH", keys.meta), read]
     return (yield from _transact(keys.meta, looks, decide))
 
 
@@ -110,6 +106,19 @@ def store_commands(keys: FilterKeys, descriptor: Descriptor) -> list[bytes]:
         encode_command("HSET", keys.meta, *written),
         encode_command("HDEL", keys.meta, *absent),
     ]
+
+
+def or_give_up(work: Core[T], give_up: Callable[[], Core[object]]) -> Core[T]:
+    """Do the work; if it does not succeed, take back what it has begun."""
+    try:
+        return (yield from work)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # What remains of a prepared generation expires by itself.
+        with suppress(RedisError, BloomlockError, OSError):
+            yield from give_up()
+        raise
 
 
 def prepare(keys: FilterKeys, planned: Descriptor, size: int = 0) -> Core[None]:
@@ -152,12 +161,8 @@ def prepare(keys: FilterKeys, planned: Descriptor, size: int = 0) -> Core[None]:
     for shard in range(planned.size.shards):
         # The look refuses what is no filter, before anything is replaced.
         steps += look_at_shard(keys, shard), prepare_shard(shard)
-    try:
-        yield from in_parallel(steps, 2 * max(1, PREPARED_BYTES // size) if size else None)
-    except (RedisError, BloomlockError, ConnectionLost):
-        with suppress(RedisError):
-            yield from discard_prepared(keys, planned)
-        raise
+    making = in_parallel(steps, 2 * max(1, PREPARED_BYTES // size) if size else None)
+    yield from or_give_up(making, lambda: discard_prepared(keys, planned))
 
 
 def expire_commands(prepared: str, seconds: int) -> list[bytes]:
@@ -234,9 +239,8 @@ def keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:
     """Return all keys that a shard of a generation may have; the prepared one is the second."""
     key, generation = keys.bits(shard), generation_of(old.header)
     prepared = prepared_key(key, generation)
-    others = [one for one in ClaimKeys.of(key) if one != key]
-    own = native_key(key, generation)
-    return [key, prepared, *others, discards_key(prepared), stripe_fence(key), own]
+    beside = discards_key(prepared), stripe_fence(key), native_key(key, generation)
+    return [key, prepared, *beside, *ClaimKeys.of(key)]
 
 
 def drop(keys: FilterKeys, shard: int, old: Replaced) -> Core[None]:

@@ -33,6 +33,7 @@ from .dump import Source, SourceReplaced
 from .files import Layout
 from .generation import View
 from .options import FilterOptions
+from .placing import or_give_up
 from .state import FilterState, in_one_generation
 from .stored_filter import look, look_at_shard
 from .support import REBUILD, check_support
@@ -63,7 +64,7 @@ def rebuild(
     view = yield from in_one_generation(state, find)
     model = _wanted(view.descriptor, capacity, error_rate, bits).describe()
     made = _Rebuild(state, view, model)
-    yield from switch.or_give_up(made.run(items, late or tuple), made.give_up)
+    yield from or_give_up(made.run(items, late or tuple), made.give_up)
     yield from state.attach()
 
 

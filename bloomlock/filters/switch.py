@@ -7,12 +7,9 @@ S8, and what goes wrong without each: docs/internals/protocols.md.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
-
-from redis.exceptions import RedisError
 
 from bloomlock.commands import RETRY_PAUSES, Script, answer_of, call, encode_command, in_parallel
 from bloomlock.descriptor import (
@@ -237,19 +234,6 @@ def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
 
 
 # -- filled beside --------------------------------------------------------------------------------
-
-
-def or_give_up(work: Core[T], give_up: Callable[[], Core[object]]) -> Core[T]:
-    """Do the work; if it does not succeed, take back what it has begun."""
-    try:
-        return (yield from work)
-    except GeneratorExit:
-        raise
-    except BaseException:
-        # What remains of a prepared generation expires by itself.
-        with suppress(RedisError, BloomlockError, OSError):
-            yield from give_up()
-        raise
 
 
 class Prepared:
