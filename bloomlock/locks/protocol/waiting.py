@@ -7,6 +7,7 @@ message that never came, cost at most a slice or the rest of the holder's lease.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
@@ -48,8 +49,7 @@ TEMPORARY = (
     redis.exceptions.ReadOnlyError,
     redis.exceptions.AskError,  # MovedError is a kind of it
     redis.exceptions.TryAgainError,
-    redis.exceptions.ClusterDownError,
-    redis.exceptions.MasterDownError,
+    redis.exceptions.ClusterDownError,  # MasterDownError is a kind of it
 )
 
 
@@ -84,11 +84,11 @@ class Attempt:
     def run(self) -> Core[tuple[int, float] | None]:  # noqa: C901 - one request in a loop, with its cases
         """Get the lock, standing in its queue while another client has it.
 
-        Returns the fence, and until when the holder may rely on the lock; None: time is up.
-        The lock is free and the answer is a grant; or it is held and the grant comes as a message
-        or as the answer to a later look; or the server does not answer and is asked again. Raises
-        RedisError if it cannot be asked at first, or later for longer than the lease, or when time
-        is up. After any exception `leave` is to be run.
+        Returns the fence and the deadline of the hold; None: time is up. The lock is free and the
+        answer is a grant; or it is held and the grant comes as a message or as the answer to a
+        later look; or the server does not answer and is asked again. Raises RedisError if the
+        server does not answer at first, or for longer than the lease, or when time is up. After any
+        exception the caller runs `leave_behind`.
         """
         clock, failure, key = self._clock, None, self._steps.keys.lock
         if self._limit < ENDLESS:
@@ -126,19 +126,17 @@ class Attempt:
         return None
 
     def leave_behind(self) -> Core[None]:
-        # The caller is not held up much beyond its time limit.
-        seconds = min(CLEANUP_SECONDS, max(0.0, self._limit - self._clock()))
-        yield RunAfter(self.leave(), self._queue, seconds)
-
-    def leave(self) -> Core[None]:
         """Leave the queue, and pass on the lock if it was granted by then; never raises.
 
-        What does not reach the server ends by itself, with the liveness or the lease.
+        The caller is not held up much beyond its time limit. A place or grant at a server that does
+        not answer ends by itself.
         """
-        try:
+        seconds = min(CLEANUP_SECONDS, max(0.0, self._limit - self._clock()))
+        yield RunAfter(self._leave(), self._queue, seconds)
+
+    def _leave(self) -> Core[None]:
+        with suppress(ConnectionLost, redis.exceptions.RedisError, ConfigurationError):
             yield from self._steps.release(self.request)
-        except (ConnectionLost, redis.exceptions.RedisError, ConfigurationError):
-            return
 
     def _is_given_up(self, error: Exception) -> bool:
         """Return whether the server has not answered for longer than a lease, or not at all."""
