@@ -14,9 +14,8 @@ def expected_error_rate(count, num_bits, num_hashes):
 
 def rate_of(count, num_bits, num_hashes):
     """With the unevenness of the number X of set bits in (X/m)^k (to the second order)."""
-    filled = num_hashes * count / num_bits
+    filled, pairs = num_hashes * count / num_bits, num_hashes * (num_hashes - 1) / 2
     fill, clear = -math.expm1(-filled), math.exp(-filled)
     variance = num_bits * clear * (1 - (1 + filled) * clear)
-    pairs = num_hashes * (num_hashes - 1) / 2
     uneven = 1 + pairs * max(variance, 0.0) / (num_bits * fill) ** 2
     return fill**num_hashes * uneven + whole_collisions(fill, num_bits, num_hashes)

@@ -10,9 +10,8 @@ from datetime import timedelta
 import flat_options
 import pytest
 
-from bloomlock import AsyncBloomFilter, BloomFilter, Growth, MemoryBloomFilter, NearCache, Window
+from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter
 from bloomlock.errors import ConfigurationError
-from bloomlock.filters.options import FilterOptions
 
 NOWHERE = "unix:///nowhere/at/all.sock"
 """A server that would be the complaint, were it asked first."""
@@ -139,23 +138,6 @@ def test_a_signature_shows_each_parameter_and_its_default(face, method):
     parameters = inspect.signature(function).parameters.values()
     assert len(parameters) - (method == "__init__") <= 16
     assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters)
-
-
-@pytest.mark.parametrize(
-    ("plain", "value"),
-    [
-        ({"window": timedelta(minutes=1)}, {"window": Window(60)}),
-        ({"on_full": "grow"}, {"on_full": Growth()}),
-        ({"near_cache": 5}, {"near_cache": NearCache(5)}),
-    ],
-)
-def test_what_is_given_plainly_is_the_value_with_its_defaults(plain, value):
-    def made(window=None, **given):
-        return FilterOptions(shape={"capacity": 9, "error_rate": 0.1, "window": window}, **given)
-
-    one, other = made(**plain), made(**value)
-    assert (one.wanted, one.caching, one.refresh) == (other.wanted, other.caching, other.refresh)
-    assert other != made()
 
 
 def test_no_message_shows_a_key():
