@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
-from bloomlock.commands import Script, in_parallel
+from bloomlock.commands import Script, answer_of, in_parallel
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import ConnectionLost
 from bloomlock.errors import ConfigurationError
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.sizing import estimate_count, estimate_deviation
@@ -214,7 +213,7 @@ class GrowthWatch(FillWatch):
 
     def look(self, view: View) -> Core[None]:
         """Look at the newest slices, and grow. Cost: two round trips; three more for a slice."""
-        shards = self._some(view)
+        shards, slices = self._some(view), view.descriptor.slices
         self._no_room = None
         while True:
             began = self._clock()
@@ -227,12 +226,18 @@ class GrowthWatch(FillWatch):
             if is_near and len(shards) < len(view.shards):
                 shards = view.shards
                 continue
-            most = len(view.descriptor.slices)
-            may_grow = [one for one in looked if one.left <= 0 and one.slices < most]
+            may_grow = [one for one in looked if one.left <= 0 and one.slices < len(slices)]
             if not may_grow or not (yield from self._grow(view, may_grow)):
                 break
-        self._draw(view, looked)
+        count, least = len(view.shards), min(looked, key=lambda one: one.left)
+        free = count * max(0.0, least.left)
+        self._until_look = max(1, int(free) // SHARES, int(count * least.items) // FINEST)
         self._stale_at = began + FRESH_SECONDS
+        self.refusing = least.left <= 0
+        if least.slices == len(slices):
+            most, last = view.descriptor.most_items, slices[-1].capacity
+            ratio = (most - last + last * least.items / (least.items + least.left)) / most
+            self._say(ratio, most, "no new items are added", is_full=self.refusing)
 
     def _look_at(self, view: View, shard: Shard) -> Core[_Looked | None]:
         counted = yield from count_shard(view.descriptor, shard, SAMPLE_BYTES)
@@ -254,15 +259,9 @@ class GrowthWatch(FillWatch):
         ]
         try:
             yield from check_room(self._keys, descriptor, descriptor.slices[most].size)
-            grown = [_GROW.call([call], repeatable=True) for call in calls]
-            for one, (reply,) in zip(full, (yield from in_parallel(grown)), strict=True):
-                if isinstance(reply, ConnectionLost):
-                    raise reply.cause from None
-                if isinstance(reply, Exception):
-                    raise reply
-                _, *count = reply
-                if count:
-                    one.shard.slices.learn(*count)
+            growing = [_GROW.call([call], repeatable=True) for call in calls]
+            for (reply,) in (yield from in_parallel(growing)):
+                answer_of(reply, "growth needs")
         except (ConfigurationError, ResponseError) as error:
             self._no_room = str(error)
             logger.warning("filter %r cannot grow: %s", self._name, error)
@@ -271,16 +270,3 @@ class GrowthWatch(FillWatch):
             "filter %r has grown: %d shards have %d slices", self._name, len(full), most + 1
         )
         return True
-
-    def _draw(self, view: View, looked: Sequence[_Looked]) -> None:
-        slices, count = view.descriptor.slices, len(view.shards)
-        least = min(looked, key=lambda one: one.left)
-        free = count * max(0.0, least.left)
-        self._until_look = max(1, int(free) // SHARES, int(count * least.items) // FINEST)
-        self.refusing = least.left <= 0
-        if least.slices == len(slices):
-            most = view.descriptor.most_items
-            before = most - slices[-1].capacity
-            ratio = least.items / (least.items + least.left)
-            ratio = (before + ratio * slices[-1].capacity) / most
-            self._say(ratio, most, "no new items are added", is_full=self.refusing)
