@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -152,3 +154,33 @@ def test_a_lock_held_at_the_fork_is_free_in_the_child_and_held_in_the_parent(wha
             os._exit(0 if owner._lock.acquire(blocking=False) else 3)
         assert os.waitpid(child, 0)[1] == 0
         assert owner._lock.locked()
+
+
+IMPORTING = """
+import os, signal, sys, threading
+from bloomlock import MemoryBloomFilter
+
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "numpy" and not begun.is_set():
+            begun.set()
+            forks.wait(1)
+
+begun, forks = threading.Event(), threading.Event()
+sys.meta_path.insert(0, Slow())
+use = lambda: MemoryBloomFilter(100).add_many(["a", "b"])
+user = threading.Thread(target=use)
+user.start()
+begun.wait()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    use()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+user.join()
+"""
+
+
+def test_a_fork_waits_for_the_import_of_numpy():
+    subprocess.run([sys.executable, "-c", IMPORTING], check=True, timeout=200)
