@@ -60,7 +60,8 @@ def test_asyncio_the_hold_is_lost_when_who_called_has_ended_too(r, valkey, clock
     asyncio.run(main())
 
 
-def test_asyncio_a_hold_ends_with_its_loop(r, valkey):
+@pytest.mark.usefixtures("clock")
+def test_asyncio_a_hold_ends_with_its_loop(r, valkey, caplog):
     lock = AsyncLock("job", valkey, TTL)
 
     async def take():
@@ -76,6 +77,7 @@ def test_asyncio_a_hold_ends_with_its_loop(r, valkey):
         await lock.close()
 
     asyncio.run(take())
+    wait_until(lambda: "lock 'job' was dropped while held" in caplog.text)
     asyncio.run(take_again())
 
 
