@@ -160,18 +160,9 @@ class Descriptor:
         has_to = self.key is not None and self.key.secret is None
         return replace(self, key=given) if has_to else self
 
-    def with_generation(
-        self, generation: int, state: str = READY, *, origin: str = CREATE, root: int = 0
-    ) -> Descriptor:
-        return replace(
-            self,
-            generation=generation,
-            state=state,
-            origin=origin,
-            root=root or generation,
-            replaces=None,
-            discards=False,
-        )
+    def with_generation(self, generation: int, origin: str = CREATE) -> Descriptor:
+        made = replace(self, generation=generation, origin=origin, root=generation)
+        return replace(made, state=READY, replaces=None, discards=False)
 
     def is_same(self, other: Descriptor | None) -> bool:
         mine = (self.generation, self.state)

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import READY
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.hash_keys import DIGEST_BYTES, key_difference
 from bloomlock.spec import FIELDS, decode, encode
@@ -95,7 +94,7 @@ class Layout(NamedTuple):
 
 def encode_header(descriptor: Descriptor, layout: Layout) -> bytes:
     """Return the first page of a file."""
-    fields: dict[str, Any] = encode(descriptor.with_generation(1, READY))
+    fields: dict[str, Any] = encode(descriptor.with_generation(1))
     fields |= {"image_slices": layout.slices, "discarded": layout.discarded}
     lines = b"%s%d\n%s\n" % (MAGIC, FORMAT, json.dumps(fields).encode())
     header = b"%s%s\n" % (lines, hashlib.sha256(lines).hexdigest().encode())
@@ -133,7 +132,7 @@ def _read_fields(name: str, fields: dict[str, Any]) -> tuple[Descriptor, Layout]
     most = len(descriptor.slices) if descriptor.growth else 1
     if slices not in range(1, most + 1) or discarded not in range(2**63):
         raise ConfigurationError(f"image_slices is {slices!r:.80}, discarded {discarded!r:.80}")
-    return descriptor.with_generation(0, READY), Layout.of(descriptor, slices, discarded)
+    return descriptor.with_generation(0), Layout.of(descriptor, slices, discarded)
 
 
 class FileWriter:

@@ -77,7 +77,7 @@ def _rename(old: FilterKeys, new: FilterKeys, view: View) -> Core[bool | None]:
 
 
 def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[bytes]:
-    after = before.with_generation(new_generation(), origin=before.origin)
+    after = before.with_generation(new_generation())
     keys = [old.meta, new.meta]
     for shard in range(before.size.shards):
         pairs = zip(_keys_of(old, shard, before), _keys_of(new, shard, after), strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import READY
 from bloomlock.errors import CapacityError
 from bloomlock.hash_keys import check_key
 from bloomlock.hashing import check_items, encode_item, encode_items
@@ -252,7 +251,7 @@ class MemoryBloomFilter(Parameters, LockOwner):
     def info(self) -> FilterInfo:
         """Return all that is known; the name is empty, the generation 0, the strategy "memory"."""
         # The generation is of no account here.
-        descriptor = self._descriptor.with_generation(0, READY)
+        descriptor = self._descriptor.with_generation(0)
         memory_bytes = sum(image.nbytes for image in self._images)
         return FilterInfo.of(descriptor, self._counted(), "", "memory", memory_bytes)
 

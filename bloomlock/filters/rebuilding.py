@@ -102,7 +102,7 @@ class _Rebuild:
         keys = self._state.keys
         self._dead = yield from self._discarded()
         yield from self._prepared.begin(Layout.of(self._model))
-        target = replace(self._prepared.target, state=READY)
+        target = self._prepared.target
         view = View.of(keys, target)
         beside = [
             shard._replace(key=prepared_key(shard.key, target.generation)) for shard in view.shards

@@ -212,7 +212,7 @@ class FilterState(LockOwner):
             raise FilterNotFoundError(
                 f"there is no filter named {self.keys.name!r} with prefix {self.keys.prefix!r}"
             )
-        planned = model.with_generation(self.own_generation(), origin=origin)
+        planned = model.with_generation(self.own_generation(), origin)
         if found.descriptor is None and not found.header:
             yield from check_room(self.keys, planned, planned.shard_bytes())
         return (yield from put(self.keys, found, planned))

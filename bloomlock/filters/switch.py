@@ -247,7 +247,7 @@ class Prepared:
     def __init__(
         self, keys: FilterKeys, model: Descriptor, origin: str, *, may_replace: bool, what: str
     ) -> None:
-        self.target = model.with_generation(0, PLACING, origin=origin)
+        self.target = model.with_generation(0, origin)
         self.keys = keys
         self._may_replace = may_replace
         self._what = what
@@ -259,8 +259,7 @@ class Prepared:
         yield from check_room(self.keys, self.target, self.target.shard_bytes(layout.slices))
 
         def step() -> Core[None]:
-            target = self.target
-            target = target.with_generation(new_generation(), PLACING, origin=target.origin)
+            target = self.target.with_generation(new_generation(), self.target.origin)
             self.target = replace(target, discards=layout.discarded > 0)
             yield from prepare(self.keys, self.target, layout.image)
 
@@ -270,16 +269,16 @@ class Prepared:
         return prepared_key(self.keys.bits(shard), self.target.generation)
 
     def write(self, parts: Sequence[Part]) -> Core[None]:
-        writes = []
+        writes: list[tuple[str, list[bytes]]] = []
         for number, start, data in parts:
-            key, skipped = self._key(number), max(0, HEADER_BYTES - start)
-            if number < self._layout.shards:
-                bits = encode_command("SETRANGE", key, start + skipped, bytes(data[skipped:]))
-                writes.append((key, [bits]))
-                continue
-            for shard, records in _by_shard(data).items():
-                key = self._key(shard)
-                writes.append((key, add_records(key, self.target, records)))
+            if number == self._layout.shards:
+                for shard, records in _by_shard(data).items():
+                    key = self._key(shard)
+                    writes.append((key, add_records(key, self.target, records)))
+            else:
+                key, skipped = self._key(number), max(0, HEADER_BYTES - start)
+                bits = bytes(data[skipped:])
+                writes.append((key, [encode_command("SETRANGE", key, start + skipped, bits)]))
         expire = partial(expire_commands, seconds=PREPARED_SECONDS)
         yield from in_parallel([call(key, *some, *expire(key)) for key, some in writes])
 
@@ -295,22 +294,20 @@ class Prepared:
             if (yield from settle(self.keys, found)).gone is not None:
                 raise self._lost()
             return
-        root = 0
-        if expected is not None:
-            if not expected.is_same(stored):
-                raise FilterLostError(
-                    f"filter {self.keys.name!r} was deleted or replaced while it was filled by "
-                    f"{self._what}"
-                )
-            root = expected.root
-        else:
+        if expected is None:
             found = yield from settle(self.keys, found)
             self._refuse_taken(found.descriptor, 0)
+        elif expected.is_same(stored):
+            target = replace(target, root=expected.root)
+        else:
+            raise FilterLostError(
+                f"filter {self.keys.name!r} was deleted or replaced while it was filled by "
+                f"{self._what}"
+            )
         # Only after the look: a helper may have placed these shards since the last try, and another
         # client may have put a later generation in their place.
         yield from in_parallel([self._keep(shard) for shard in range(self._layout.shards)])
-        planned = target.with_generation(target.generation, origin=target.origin, root=root)
-        yield from put(self.keys, found, planned)
+        yield from put(self.keys, found, target)
 
     def _keep(self, shard: int) -> Core[None]:
         """Compare header and sentinel, which keys that were lost since have not, and keep them."""
@@ -360,8 +357,8 @@ def _by_shard(data: bytes | memoryview) -> dict[int, list[bytes]]:
 
 def close(keys: FilterKeys, stored: Descriptor, generation: int) -> Core[Descriptor]:
     """Let the descriptor say that the filter is closed; its shards follow by `close_shards`."""
-    closed = stored.with_generation(generation, CLOSED, origin=stored.origin, root=stored.root)
-    closed = replace(closed, replaces=Replaced(stored.size.shards, stored.header))
+    old = Replaced(stored.size.shards, stored.header)
+    closed = replace(stored, generation=generation, state=CLOSED, replaces=old)
     if not (yield from compare_and_set(keys, stored, store_commands(keys, closed))):
         raise Changed
     return closed

@@ -6,7 +6,6 @@ import pytest
 
 from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter, list_filters
-from bloomlock.descriptor import READY
 from bloomlock.errors import FilterLostError, FilterMismatchError, OutcomeUnknownError
 from bloomlock.keys import FilterKeys
 from bloomlock.spec import RequestedSpec, encode
@@ -49,7 +48,7 @@ TAMPERED = {
 def other_descriptor(client):
     """A descriptor that does not contradict itself, of the same generation."""
     generation = int(client.hget(META, "generation"))
-    return RequestedSpec.check(11000, 0.01, shards=3).describe().with_generation(generation, READY)
+    return RequestedSpec.check(11000, 0.01, shards=3).describe().with_generation(generation)
 
 
 @pytest.mark.parametrize("tampered", TAMPERED)

@@ -9,14 +9,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from bloomlock import Growth, Window
-from bloomlock.descriptor import READY, has_unknown_flags, header_from_bytes, header_of, is_header
+from bloomlock.descriptor import has_unknown_flags, header_from_bytes, header_of, is_header
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.sizing import MAX_SHARD_BITS, MAX_SHARDS, bits_needed
 from bloomlock.spec import FIELDS, RequestedSpec, decode, encode
 
 seeds = st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9, unique=True)
 generations = st.integers(1, 2**48 - 1)
-MADE = RequestedSpec.check(1000, 0.01).describe().with_generation(7, READY)
+MADE = RequestedSpec.check(1000, 0.01).describe().with_generation(7)
 
 
 def stored(fields: dict[str, str]) -> list[bytes | None]:
@@ -28,7 +28,7 @@ def described(**changes: str) -> list[bytes | None]:
 
 
 def assert_read_as_written(wanted: RequestedSpec, generation: int) -> None:
-    descriptor = wanted.describe().with_generation(generation, READY)
+    descriptor = wanted.describe().with_generation(generation)
     read = decode("x", stored(encode(descriptor)))
     assert read == descriptor
     assert not wanted.differences(read)
@@ -126,7 +126,7 @@ def test_a_newer_format_is_refused():
 @example({"growth": Growth()}, {"up_to": b"7000"})
 def test_any_descriptor_is_read_or_refused_with_one_sentence(kind, changes):
     asked = {"capacity": 1000, "error_rate": 0.01} | kind
-    made = stored(encode(RequestedSpec.check(**asked).describe().with_generation(7, READY)))
+    made = stored(encode(RequestedSpec.check(**asked).describe().with_generation(7)))
     values = [changes.get(field, value) for field, value in zip(FIELDS, made, strict=True)]
     try:
         read = decode("x", values)
