@@ -134,8 +134,7 @@ class BloomDupeFilter(RFPDupeFilter):
             return False
         self._count("bloomlock/checked")
         self._count("bloomlock/waits")
-        keys = [self._print(request)]
-        (is_kept,) = self._settle([request], self._ask(keys))
+        (is_kept,) = self._settle([request], self._ask([self._print(request)]))
         return not (is_kept or leads_back(request, self._print))
 
     async def check_many(

@@ -274,19 +274,16 @@ class Pages(dict["Request", Page]):
         made_of = self._by_tag.get(request.meta.get(_TAG, ""))
         if parent is None and made_of is not None and (made_of.children or not made_of.is_over):
             parent = self.maker_of[request] = made_of
+        fate = "no page made it, so it is lost if this process is killed"
         if parent is not None:
             parent.children += 1
+            fate = "the page that made it stays open until it is done"
         callback = getattr(request.callback, "__qualname__", repr(request.callback))
         if not self._logged.add(callback):
             logger.warning(
                 "%s cannot be serialized (%s) and stays in this process; %s. It is logged once for "
                 "the callback %s.",
-                request,
-                error,
-                "the page that made it stays open until it is done"
-                if parent
-                else "no page made it, so it is lost if this process is killed",
-                callback,
+                *(request, error, fate, callback),
             )
         return parent
 

@@ -331,8 +331,7 @@ class Scheduler(BaseScheduler):
         try:
             if users := await run_in_thread(self._other_queue.users):
                 logger.error("%s", users)
-            is_finished = reason == "finished"
-            left = await run_in_thread(self._crawl.close, finished=is_finished)
+            left = await run_in_thread(self._crawl.close, finished=reason == "finished")
         # An error from here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001
             logger.warning(

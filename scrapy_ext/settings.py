@@ -58,7 +58,6 @@ def _word(*allowed: str) -> tuple[Callable[[Any], str], str]:
     return lambda value: allowed[allowed.index(value)], f"are {', '.join(map(repr, allowed))}"
 
 
-_WHOLE = (_number(int), "is a whole number above 0")
 _ABOVE_0 = (_number(float), "is a number above 0")
 _BOOL = (lambda value: BaseSettings({"": value}).getbool(""), "are True and False")
 
@@ -81,7 +80,7 @@ class CrawlSettings:
     fifo: bool
     options: Mapping[str, Any]
     timeout: float
-    capacity: int = _setting(1_000_000, *_WHOLE)
+    capacity: int = _setting(1_000_000, _number(int), "is a whole number above 0")
     error_rate: float = _setting(1e-6, _number(float, 0, 1), "is a number above 0 and below 1")
     window: float | None = _setting(None, *_ABOVE_0)
     persist: bool = _setting(False, *_BOOL)
@@ -95,9 +94,8 @@ class CrawlSettings:
     def open(self, client: Any, **options: Any) -> BloomFilter:
         """Create a filter or attach to it; the options and errors are those of BloomFilter."""
         sizes = {"capacity": self.capacity, "error_rate": self.error_rate}
-        return BloomFilter(
-            **{"name": self.name, "client": client, **sizes, **self.options, **options}
-        )
+        given = {"name": self.name, "client": client, **sizes, **self.options, **options}
+        return BloomFilter(**given)
 
     @classmethod
     def read(cls, crawler: Crawler) -> CrawlSettings:

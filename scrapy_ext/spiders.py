@@ -133,10 +133,9 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
 
     def _remove(self, identity: bytes) -> None:
         removing = run_in_thread(self._take, 0, [identity])
+        again = "A message at %r comes again: %s"
         deferred_from_coro(removing).addErrback(
-            lambda failure: logger.warning(
-                "A message at %r comes again: %s", self.redis_key, failure.value
-            )
+            lambda failure: logger.warning(again, self.redis_key, failure.value)
         )
 
 

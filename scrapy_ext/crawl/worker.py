@@ -38,6 +38,7 @@ SETTINGS: dict[str, Any] = {
     "BLOOMLOCK_ON_OUTAGE": "close",
     "USER_AGENT": f"bloomlock/{version('bloomlock')}",
     "AUTOTHROTTLE_START_DELAY": 0.5,
+    "AUTOTHROTTLE_MAX_DELAY": 10.0,
     "DOWNLOAD_TIMEOUT": 20.0,
     "DOWNLOAD_MAXSIZE": 32 << 20,
     # Each of these fetches a page under another URL than its link.
