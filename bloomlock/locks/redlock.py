@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.clock import boot_clock
@@ -108,7 +109,7 @@ class Ballot:
 
     token: bytes
     seats: list[Seat]
-    closed: bool = False  # whether the token is being given back, so that none is to be asked
+    closed: bool = False  # the token is being given back, so no server is asked for it
 
     def same_server(self) -> tuple[int, int] | None:
         """Return the indices of two addresses that lead to one server, if there are any."""
@@ -125,13 +126,12 @@ class MajoritySteps(LockSteps):
     def __init__(
         self, name: str, servers: int, options: RedlockOptions, clock: Callable[[], float]
     ) -> None:
-        keys = LockKeys.of(name, options.prefix)
-        super().__init__(keys)
+        super().__init__(LockKeys.of(name, options.prefix))
         self.options = options
         self._name = name
         self._servers = servers
         self._clock = clock
-        self._one = LockSteps(keys)
+        self._one = LockSteps(self.keys)
 
     def new_ballot(self, token: bytes = b"") -> Ballot:
         return Ballot(token, [Seat() for _ in range(self._servers)])
@@ -142,8 +142,8 @@ class MajoritySteps(LockSteps):
 
         def question(seat: Seat) -> Core[Vote]:
             seat.there = True
-            # Its age is asked after the lock was taken, on the same connection, so that no restart
-            # hides in between. A server that does not tell it may have given the lock all the same.
+            # The age of the server is asked after the lock, on the same connection, so no restart
+            # hides in between. A server that refuses INFO may have granted the lock.
             age = (INFO,) if longest_ttl else ()
             try:
                 answer, info = yield from self._one.acquire(request, *age)
@@ -193,9 +193,9 @@ class MajoritySteps(LockSteps):
         return held
 
     def release_all(self, ballot: Ballot, *, wait_for_all: bool = False) -> Core[list[Vote | None]]:
-        """Release everywhere, and wait for those that are known to have the token.
+        """Release everywhere, and wait for servers that are known to have the token.
 
-        A server that has not answered yet is asked when that is over.
+        Where a question is still under way the release follows it.
         """
         ballot.closed = True
         waits = [wait_for_all or seat.vote in {Vote.YES, Vote.ABSTAINS} for seat in ballot.seats]
@@ -208,7 +208,7 @@ class MajoritySteps(LockSteps):
             return seat.say(held is not False, self._clock())
 
         def is_enough(votes: Votes) -> bool:
-            return not any(w and vote is None for w, vote in zip(waits, votes, strict=True))
+            return None not in compress(votes, waits)
 
         return self._ask_each(ballot, release, is_enough, LINGER_SECONDS, closes=True)
 
