@@ -14,7 +14,6 @@ from typing import Literal, cast, get_args
 from .errors import ConfigurationError
 
 Optimize = Literal["memory", "balanced", "speed"]
-MEMORY: Optimize = "memory"
 BALANCED: Optimize = "balanced"
 
 FIRST_BYTE = 24
@@ -173,7 +172,7 @@ def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
         costs = {k: bits * (k + CALL_IN_BITS) for k, bits in costs.items()}
         enough = BALANCE_SLACK * min(costs.values())
     else:
-        slack = MEMORY_SLACK if optimize == MEMORY else SPEED_SLACK
+        slack = MEMORY_SLACK if optimize == "memory" else SPEED_SLACK
         enough = slack * capacity * -math.log2(error_rate) / math.log(2)
     return next((k for k, cost in costs.items() if cost <= enough), ideal)
 

@@ -65,13 +65,7 @@ def check_support(
     *,
     discards: bool = False,
 ) -> None:
-    """Raise ConfigurationError if a filter cannot have a feature, naming what excludes it.
-
-    >>> check_support(CLAIMS, "lua")
-    >>> check_support(CLAIMS, "lock")
-    Traceback (most recent call last):
-    bloomlock.errors.ConfigurationError: strategy must be 'atomic' or 'lua' for claims, not 'lock'
-    """
+    """Raise ConfigurationError if a filter cannot have a feature, naming what excludes it."""
     strategies, kinds = SUPPORT[feature]
     if strategy is not None and strategy not in strategies:
         *others, last = map(repr, strategies)

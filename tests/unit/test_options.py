@@ -126,10 +126,6 @@ def test_open_refuses_the_same(parameter):
     refuse(BloomFilter.open, says, "x", client=NOWHERE, **{parameter: value})
 
 
-def test_open_refuses_what_is_of_a_window_for_what_is_no_flag():
-    refuse(BloomFilter.open, "refresh must be True or False, not 2", "x", client=NOWHERE, refresh=2)
-
-
 @pytest.mark.parametrize("face", [BloomFilter, AsyncBloomFilter, MemoryBloomFilter])
 @pytest.mark.parametrize("method", ["__init__", "open", "rebuild", "import_file"])
 def test_a_signature_shows_each_parameter_and_its_default(face, method):

@@ -51,9 +51,6 @@ class AsyncConnectedFilter(FilterBase):
         made._connect(FilterState(keys, self._state.options, None), client)
         return made
 
-    async def _opened(self, keys: FilterKeys) -> Self:
-        return await self._sibling(keys, self._client)._attach()
-
     async def _attach(self, making: Core[Any] | None = None) -> Self:
         """Attach, or carry out what makes the filter and does so; close the object if it fails."""
         try:

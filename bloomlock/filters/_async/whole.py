@@ -70,7 +70,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         """
         keys = FilterKeys(name, self._state.keys.prefix)
         await self._run(lifetime.rename(self._state, keys))
-        return await self._opened(keys)
+        return await self._sibling(keys, self._client)._attach()
 
     async def expire(self, ttl: float | timedelta) -> None:
         """Delete the whole filter after `ttl` seconds by the server's clock, or a timedelta.

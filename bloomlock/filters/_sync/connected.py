@@ -46,9 +46,6 @@ class ConnectedFilter(FilterBase):
         made._connect(FilterState(keys, self._state.options, None), client)
         return made
 
-    def _opened(self, keys: FilterKeys) -> Self:
-        return self._sibling(keys, self._client)._attach()
-
     def _attach(self, making: Core[Any] | None = None) -> Self:
         """Attach, or carry out what makes the filter and does so; close the object if it fails."""
         try:

@@ -71,7 +71,7 @@ class WholeFilter(ConnectedFilter):
         """
         keys = FilterKeys(name, self._state.keys.prefix)
         self._run(lifetime.rename(self._state, keys))
-        return self._opened(keys)
+        return self._sibling(keys, self._client)._attach()
 
     def expire(self, ttl: float | timedelta) -> None:
         """Delete the whole filter after `ttl` seconds by the server's clock, or a timedelta.
