@@ -130,6 +130,14 @@ def test_a_clear_by_another_client_is_noticed_in_time(r, ask):
     assert not is_kept(made, "b")
 
 
+def test_nothing_kept_is_given_after_reattach(r):
+    made = cached(r)
+    made.add("a")
+    clear_by_another(r)
+    made.reattach()
+    assert made.add("a") is True
+
+
 def test_time_counts_from_before_the_request(r):
     clock = Clock()
     made = clock.of(cached(r, max_staleness=1.0))

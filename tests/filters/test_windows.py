@@ -115,6 +115,8 @@ def test_a_kept_answer_is_given_for_max_staleness_and_no_longer(clocks, call):
     clock.now += 1
     assert not is_kept(made, "a")
     assert not is_seen(made, "a")
+    made.add("b")
+    assert is_kept(made, "b")
 
 
 def test_what_was_only_found_is_not_kept_where_adds_renew(clocks):
