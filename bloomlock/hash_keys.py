@@ -1,4 +1,4 @@
-"""What the hash functions of a filter take beside the item: a key, or seeds. Pure."""
+"""Key and seeds of a filter's hash functions. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it means that a server answered an error."""
+"""Meaning of a server's error replies."""
 
 from __future__ import annotations
 

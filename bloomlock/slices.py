@@ -81,7 +81,7 @@ class Slice(NamedTuple):
 
 
 class SliceState:
-    """What a client knows of the slices of one shard; a plain one has one that does not grow.
+    """A client's knowledge of the slices of one shard; a plain shard has one slice.
 
     Attributes:
         hasher: Places items in all slices that there can be.

@@ -53,7 +53,7 @@ _GROW = Script("header", "grow")
 
 
 class FillWatch(LockOwner):
-    """Knows when to look at the fill, and what to say about it.
+    """Says when to look at the fill, and warns of a full filter.
 
     Where full filters refuse items, each client may add a share of what was free when it looked
     last, and looks again then. While no more clients add than there are shares, they do not pass

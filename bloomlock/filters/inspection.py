@@ -1,4 +1,4 @@
-"""What is known about a filter: its parameters, its fill, its memory."""
+"""Parameters, fill and memory of a filter."""
 
 from __future__ import annotations
 

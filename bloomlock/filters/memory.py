@@ -147,13 +147,12 @@ class MemoryBloomFilter(Parameters, LockOwner):
         refuse = choice("on_full", on_full, OnFullHere) == "raise"
         self._fill = FillWatch("(in memory)", refuse=refuse)
         size, hasher = descriptor.string_bytes(), descriptor.hasher()
-        # Each is the image of a shard's Redis string with a header of zeros, so it goes to Redis,
-        # and comes from there, as it is.
+        # Each is the image of a shard's Redis string with a header of zeros.
         self._images = images or [np.zeros(size, np.uint8) for _ in range(self.shards)]
         self._engine: Any = PythonBits(hasher, self._images)
         if hasher.compiled is not None:
             self._engine = hasher.compiled.over(tuple(self._images))
-        # What most calls are is one call of the engine.
+        # Most calls are one call of the engine.
         self._add: Callable[[str | bytes], bool | None] = self._engine.add
         self._exists: Callable[[str | bytes], bool | None] = self._engine.exists
         # Items beside those that `engine.added` counts. No other process adds, so what is new is
@@ -250,7 +249,7 @@ class MemoryBloomFilter(Parameters, LockOwner):
 
     def info(self) -> FilterInfo:
         """Return all that is known; the name is empty, the generation 0, the strategy "memory"."""
-        # The generation is of no account here.
+        # A filter in the process has no generation.
         descriptor = self._descriptor.with_generation(0)
         memory_bytes = sum(image.nbytes for image in self._images)
         return FilterInfo.of(descriptor, self._counted(), "", "memory", memory_bytes)

@@ -25,7 +25,7 @@ _MASKS = tuple(128 >> place for place in range(8))
 
 
 class PythonBits(LockOwner):
-    """What bloomlock/_speed.c does over images, for filters with a key and without a compiler.
+    """Bits of images as in bloomlock/_speed.c, for filters with a key and without a compiler.
 
     Setting a bit is reading a byte and writing it, two steps between which another thread may
     run (and NumPy gives up the interpreter's lock by itself), so writers take turns. Readers take

@@ -49,9 +49,9 @@ class NearCache:
 class KeptAnswers(LockOwner):
     """The last N items seen in one generation; safe to use from many threads.
 
-    What is used goes to a young set, and when that holds N it becomes the old one, and the old one
-    is dropped. So the last N different items are kept for certain, and 2 N at most (one more for
-    each further thread that is putting one in).
+    A used item goes to the young set. When that holds N items it becomes the old set, and the old
+    set is dropped. So the last N different items are kept for certain, and 2 N at most (one more
+    for each further thread that puts one in).
 
     Only exact `str` and `bytes` are kept: how another class defines equality is not relied on. A
     `bytes` stands in a tuple, because comparing it with a `str` is an error under `python -bb`.

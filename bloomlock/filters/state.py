@@ -1,4 +1,4 @@
-"""What a filter object knows, shared by BloomFilter and AsyncBloomFilter."""
+"""State of a filter object, shared by BloomFilter and AsyncBloomFilter."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class FilterState(LockOwner):
                 self.keys, partial(self._look_or_create, must_follow=must_follow)
             )
         except Exception:
-            # The view stays what it was, and what it was may be gone.
+            # The view stays, and its generation may be gone.
             self.drop_cached()
             raise
         return (yield from self._adopt(descriptor))
@@ -203,7 +203,7 @@ class FilterState(LockOwner):
             )
         if stored is not None and gone is None:
             return stored
-        # What is stored says which shape and shards there may be, and is what was wanted.
+        # Shards of the stored parameters may be there, and these are the wanted ones.
         model = stored or (wanted.describe() if wanted else None)
         return (yield from self._put(found, model, CREATE))
 

@@ -1,4 +1,4 @@
-"""What goes together: which strategies, and which kinds of filters, have which feature."""
+"""Which strategies, and which kinds of filters, have which feature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a filter object stands on: its client, its runtime, its end."""
+"""The client and the runtime of a filter object, and how they are closed."""
 
 from __future__ import annotations
 

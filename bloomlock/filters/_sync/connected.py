@@ -1,5 +1,5 @@
 # Written by tools/async_to_sync.py from bloomlock/filters/_async/connected.py; change that.
-"""What a filter object stands on: its client, its runtime, its end."""
+"""The client and the runtime of a filter object, and how they are closed."""
 
 from __future__ import annotations
 
