@@ -210,10 +210,14 @@ class LifeContract:
 
     @needs("server")
     def test_what_is_stored_by_others_is_no_filter_and_stays(self, place):
-        for key, kind in ((META, "list"), (META, "hash"), ("bloomlock:{x}:bits", "set")):
+        for store in (
+            lambda: place.r.rpush(META, "theirs"),
+            lambda: place.r.hset(META, "theirs", 1),
+            lambda: place.r.sadd("bloomlock:{x}:bits", "theirs"),
+            lambda: place.r.set("bloomlock:{x}:bits", "a string"),
+        ):
             place.r.flushall()
-            add = {"list": place.r.rpush, "set": place.r.sadd}.get(kind)
-            add(key, "theirs") if add else place.r.hset(key, "theirs", 1)
+            store()
             before = place.contents()
             for attempt in (
                 lambda: place.make(shards=1, on_lost="recreate"),

@@ -10,7 +10,7 @@ from exports import ITEMS, Pipe, filled, small_parts
 from stepped import Stepped
 
 from bloomlock import BloomFilter
-from bloomlock.errors import BloomlockError, ConfigurationError
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 
 THEIRS = [f"theirs {number}" for number in range(600)]
 OTHERS = {
@@ -45,6 +45,25 @@ def test_of_two_that_find_a_name_free_one_gets_it_whole(r, path, other):
         there.delete()
         number, is_over = number + 1, made.done <= number
     assert number > 8
+
+
+@pytest.mark.parametrize("kind", ["discards", "window, discards"])
+def test_tombstones_that_the_server_loses_at_any_step_are_noticed(r, path, monkeypatch, kind):
+    """Also if later ones make another set of the same name."""
+    small_parts(monkeypatch)
+    filled(r, kind).export_file(path)
+    counts: list[tuple[int, int]] = []
+    told = lambda *count: counts.append(count)  # noqa: E731
+    BloomFilter.import_file("y", path, client=r, progress=told).delete()
+    for at in counts[::5]:
+
+        def lose(*count, at=at):
+            if count == at:
+                r.delete(*r.keys("*:prepared:*:discarded"))
+
+        with pytest.raises(FilterLostError, match="had prepared is gone"):
+            BloomFilter.import_file("y", path, client=r, progress=lose)
+        assert not r.keys("*{y*")
 
 
 @pytest.mark.parametrize("kind", ["plain", "window", "grown", "discards"])

@@ -60,11 +60,7 @@ def test_saving_replaces_the_file_as_a_whole(path, monkeypatch):
 
 
 def signed(fields: object) -> bytes:
-    return written(json.dumps(fields).encode())
-
-
-def written(text: bytes) -> bytes:
-    lines = b"bloomlock bitmap 1\n%s\n" % text
+    lines = b"bloomlock bitmap 1\n%s\n" % json.dumps(fields).encode()
     header = lines + hashlib.sha256(lines).hexdigest().encode() + b"\n"
     return header.ljust(4096, b"\0")
 
@@ -83,16 +79,11 @@ DAMAGES = {
     "longer": (lambda data: data + b"\0", "more bytes"),
     "only a header": (lambda data: data[:4096], "cut short"),
     "a list": (lambda data: signed([1]) + data[4096:], "no use"),
-    "nothing known": (lambda data: signed({}) + data[4096:], "no use"),
-    "numbers": (lambda data: changed(data, capacity=1000), "no use"),
     "newer fields": (lambda data: changed(data, format="5"), "upgrade bloomlock"),
     "the server's own": (lambda data: changed(data, native="1"), "no use"),
-    "larger": (lambda data: changed(data, shard_bits="99999"), "no use.*shard_bits must be"),
     "more hashes": (lambda data: changed(data, num_hashes="65"), "no use.*num_hashes must"),
-    "nested": (lambda data: written(b"[" * 3000) + data[4096:], "no use"),
     "a long version": (lambda data: data.replace(b"p 1", b"p " + b"9" * 4000), "no file of"),
     "a flipped bit": (lambda data: data[:5000] + b"\xff" + data[5001:], "another checksum"),
-    "huge": (lambda data: changed(data, shards="999999999999"), "no use"),
 }
 
 

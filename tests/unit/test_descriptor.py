@@ -9,7 +9,6 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from bloomlock import Growth, Window
-from bloomlock.descriptor import has_unknown_flags, header_from_bytes, header_of, is_header
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.sizing import MAX_SHARD_BITS, MAX_SHARDS, bits_needed
 from bloomlock.spec import FIELDS, RequestedSpec, decode, encode
@@ -83,26 +82,6 @@ def test_what_differs_is_named_with_both_values(asked, says):
     wanted = RequestedSpec.check(**{"capacity": 1000, "error_rate": 0.01} | asked)
     found = wanted.differences(MADE)
     assert any(each.startswith(says) for each in found), found
-
-
-@given(generations)
-def test_headers_fit_a_signed_integer_and_are_recognised(generation):
-    header = header_of(generation)
-    assert 0 < header < 2**63
-    assert is_header(header)
-    assert not has_unknown_flags(header)
-    assert has_unknown_flags(header | 4 << 48)
-    assert header_from_bytes(header.to_bytes(8, "big")) == header
-
-
-@pytest.mark.parametrize("foreign", [0, 1, int.from_bytes(b"some str"), 2**63 - 1])
-def test_other_strings_are_no_header(foreign):
-    assert not is_header(foreign)
-    assert header_from_bytes(b"B\0\0") == 0
-
-
-def test_nothing_stored_is_nothing():
-    assert decode("x", [None] * len(FIELDS)) is None
 
 
 def test_a_newer_format_is_refused():
