@@ -171,6 +171,7 @@ class Coalescer:
         self._waiting.clear()
 
     def _leave(self, future: asyncio.Future[bool]) -> None:
+        future.cancel()
         if not future.cancelled():
             # Answered at the same moment; asyncio logs errors that are not looked at.
             future.exception()

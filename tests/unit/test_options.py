@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from datetime import timedelta
@@ -105,17 +104,6 @@ def test_parameters_that_do_not_go_together(options, says):
 def test_a_filter_in_the_process_refuses_the_same(parameter, value, says):
     options = {"capacity": 1000, "error_rate": 1e-6, parameter: value}
     refuse(MemoryBloomFilter, says, **options)
-
-
-def test_a_filter_of_asyncio_refuses_the_same():
-    async def use(parameter, value):
-        options = {"name": "x", "capacity": 1000, "client": NOWHERE}
-        async with AsyncBloomFilter(**options | flat_options.given({parameter: value})):
-            pass
-
-    with asyncio.Runner() as runner:
-        for parameter, value, says in [*EVERYWHERE, *ON_SERVERS]:
-            refuse(lambda p=parameter, v=value: runner.run(use(p, v)), says)
 
 
 @pytest.mark.parametrize("parameter", ["strategy", "near_cache", "on_lost", "prefix", "key"])
