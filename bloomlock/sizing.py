@@ -157,12 +157,6 @@ def whole_collisions(fill_ratio: float, num_bits: int, num_hashes: int) -> float
     return float(min(1.0, 2 * count * (1 + fill_ratio) / clear / num_bits**3))
 
 
-def _bits_against_collisions(capacity: int, error_rate: float, num_hashes: int) -> int:
-    """Return how many bits keep `whole_collisions` within a hundredth of the rate."""
-    fill = min(error_rate ** (1 / num_hashes), 1 - 2**-53)
-    return math.ceil(math.cbrt(200 * capacity * (1 + fill) / (1 - fill) / error_rate))
-
-
 def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
     """Return the fewest hash functions that are good enough; see docs/internals/format.md."""
     capacity = 10**9
@@ -202,10 +196,13 @@ def size_for(
     all_bits = bits_needed(capacity, error_rate, k)
     count = shards or min(MAX_SHARDS, -(-all_bits // usual_bits))
     items = shard_capacity(capacity, count)
-    bits = max(bits_needed(items, error_rate, k), _bits_against_collisions(items, error_rate, k))
+    # With so many bits `whole_collisions` is a hundredth of the rate.
+    fill = min(error_rate ** (1 / k), 1 - 2**-53)
+    least = math.ceil(math.cbrt(200 * items * (1 + fill) / (1 - fill) / error_rate))
+    bits = max(bits_needed(items, error_rate, k), least, MIN_SHARD_BITS)
     if bits > MAX_SHARD_BITS:
         raise too_large(capacity, error_rate, all_bits, shards)
-    return Size(max(bits, MIN_SHARD_BITS), k, count)
+    return Size(bits, k, count)
 
 
 def native_size_for(capacity: int, error_rate: float, shards: int | None = None) -> Size:
