@@ -135,11 +135,6 @@ class ClaimKeys(NamedTuple):
         parts = (f"{first}:{part}" for part in ("open", "failed", "lost", "counts"))
         return cls._make((bits_key, first, *parts, discards_key(bits_key), f"{first}:fence"))
 
-    @property
-    def of_generation(self) -> tuple[str, ...]:
-        # The last fence outlives it.
-        return self[:-1]
-
 
 def discards_key(bits_key: str) -> str:
     return f"{bits_key}:discarded"

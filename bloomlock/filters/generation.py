@@ -128,8 +128,14 @@ def count_shard(
             return None
         now_us = int(time[0]) * 10**6 + int(time[1])
         parts = live_slices(descriptor.slices, descriptor.epoch_us, start, now_us)
-        if descriptor.growth:
-            _check_slices(descriptor, key, slices_in(start), length)
+        if descriptor.growth and (slices := slices_in(start)) > len(descriptor.slices):
+            raise too_many_slices(key, slices)
+        # A shard that grows between the two is longer than its start says, not shorter.
+        if descriptor.growth and length < descriptor.string_bytes(slices):
+            raise FilterMismatchError(
+                f"a filter is damaged: its string {key!r} has {length} bytes, too few for {slices} "
+                "slices; delete the filter to start again"
+            )
     spans = [
         range(part.first_byte, part.first_byte + min(part.size, sample or part.size), PER_COMMAND)
         for part in parts
@@ -153,17 +159,6 @@ def count_shard(
         found.append((part, sum(islice(numbers, len(span))) * part.bits // counted))
     # The sentinel is none; a set that is left of another generation says nothing.
     return found, max(0, members - 1) if has_discards(header_from_bytes(start)) else 0
-
-
-def _check_slices(descriptor: Descriptor, key: str, slices: int, length: int) -> None:
-    if slices > len(descriptor.slices):
-        raise too_many_slices(key, slices)
-    # A shard that grows between the two is longer than its start says, not shorter.
-    if length < descriptor.string_bytes(slices):
-        raise FilterMismatchError(
-            f"a filter is damaged: its string {key!r} has {length} bytes, too few for {slices} "
-            "slices; delete the filter to start again"
-        )
 
 
 def _count_native(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:

@@ -187,7 +187,8 @@ def place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[bool]:
     key = keys.bits(shard)
     prepared, ours = prepared_key(key, placing.generation), ClaimKeys.of(key)
     lasting = [ours.fence, native_key(key, placing.generation)]
-    goes = [*ours.of_generation]
+    # The last fence of claims outlives the generation.
+    goes = [key for key in ours if key != ours.fence]
     if placing.replaces is not None:
         goes.append(native_key(key, generation_of(placing.replaces.header)))
     names = [key, discards_key(key), prepared, discards_key(prepared), *lasting, *goes]

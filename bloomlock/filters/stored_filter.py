@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import call, encode_command, in_parallel, send_with_retry
+from bloomlock.commands import call, encode_command, in_parallel, send_or_lost
 from bloomlock.descriptor import (
     HEADER_BYTES,
     Descriptor,
@@ -20,7 +20,7 @@ from bloomlock.descriptor import (
     is_header,
     unflagged,
 )
-from bloomlock.effects import ConnectionLost, Replies, Request
+from bloomlock.effects import Replies, Request
 from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.keys import native_key
 from bloomlock.sizing import bytes_text
@@ -163,18 +163,10 @@ def check_room(keys: FilterKeys, planned: Descriptor, shard_bytes: int) -> Core[
     A server needs `shard_bytes` for each shard; a master of a cluster has its share of the shards.
     A server that does not answer INFO is taken to have room.
     """
-    try:
-        info, crdt, cluster = yield from send_with_retry(
-            Request(keys.bits(0), _LOOK), repeatable=True
-        )
-    except ConnectionLost as lost:
-        raise lost.cause from None
-    texts = [
-        text.decode(errors="replace")
-        for text in (info, cluster)
-        if isinstance(text, (bytes, bytearray))
-    ]
-    lines = "\n".join(texts).splitlines()
+    request = Request(keys.bits(0), _LOOK)
+    info, crdt, cluster = yield from send_or_lost(request, repeatable=True)
+    texts = [text for text in (info, cluster) if isinstance(text, (bytes, bytearray))]
+    lines = b"\n".join(texts).decode(errors="replace").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     several = "a KeyDB active replica" if fields.get("role") == "active-replica" else None
     if isinstance(crdt, list) and any(crdt):
