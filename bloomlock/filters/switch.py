@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from redis.exceptions import RedisError
+
 from bloomlock.commands import RETRY_PAUSES, Script, answer_of, call, encode_command, in_parallel
 from bloomlock.descriptor import (
     CLEAR,
@@ -165,10 +167,17 @@ def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]
         yield from discard_prepared(keys, stored)
     # A new generation does not expire as yet.
     commands = [*store_commands(keys, placing), encode_command("PERSIST", keys.meta)]
-    if not (yield from compare_and_set(keys, stored, commands)):
+    refusal: Exception | None = None
+    try:
+        if not (yield from compare_and_set(keys, stored, commands)):
+            refusal = Changed()
+    except RedisError as error:
+        refusal = error
+    if refusal is not None:
+        # The descriptor does not name what is prepared, so no client needs it.
         if is_empty:
             yield from discard_prepared(keys, planned)
-        raise Changed
+        raise refusal
     ready = yield from _finish(keys, placing)
     if ready is None:
         raise Changed
