@@ -84,6 +84,9 @@ for interrupt in (signal.SIGINT, signal.SIGQUIT):
 if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# redis-py reads it from disk for each connection, which takes as long as a hundred commands.
+redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
+
 # No test asserts a time, these neither: a machine that stands still for a second makes it slow to
 # draw the first examples.
 for name, derandomize in (("fixed", True), ("random", False)):

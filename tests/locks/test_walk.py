@@ -69,6 +69,7 @@ class Hold:
     token: str = ""
     fence: int = 0
     count: int = 1
+    is_old: bool = False
 
 
 class Walk:
@@ -144,7 +145,10 @@ class Walk:
         idle = [person for person in self.people if person not in busy]
         ways = [self.flush, self.kill]
         ways += [self.attempt] * 3 * bool(idle) + [self.leave] * 4 * bool(self.holds)
-        ways += [self.look, self.again] * bool(self.holds) + [self.renew] * bool(self.holds)
+        ways += [self.look, self.again] * bool(self.holds)
+        # The lease of who is granted the lock by a message counts from when it asked last. The
+        # clock jumps, so a waiter has no time to ask again.
+        ways += [self.renew] * bool(self.holds and not any(hold.is_old for hold in self.queue))
         ways += [self.leave_lost] * 3 * bool(self.lost)
         ways += [self.wipe] * bool(self.holds and idle and self.chance.random() < 0.3)
         cancellable = [hold for hold in self.queue if isinstance(hold.person, AsyncPerson)]
@@ -273,6 +277,8 @@ class Walk:
     def renew(self) -> None:
         self.server.pexpire(self.key, 300_000)
         self.clock.advance(0.4 * TTL)
+        for hold in self.queue:
+            hold.is_old = True
         wait_until(lambda: self.server.pttl(self.key) > 300_000)
         for hold in self.lost:
             wait_until(lambda hold=hold: hold.person(is_lost, hold.shared.lock))
