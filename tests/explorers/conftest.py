@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import redis
 from set_world import SetWorld
 
 
-@pytest.fixture
-def make_world(r):
-    return lambda shape, **options: SetWorld(r, shape, **options)
+@pytest.fixture(scope="module")
+def make_world(all_servers):
+    """Gives a world of a shape, which all tests of a file have."""
+    made = {}
+    with redis.Redis.from_url(all_servers.url("valkey", bloom=False)) as client:
+
+        def make(shape, **options):
+            case = str((shape, options))
+            if case not in made:
+                made[case] = SetWorld(client, shape, **options)
+            return made[case]
+
+        yield make
 
 
 @pytest.fixture

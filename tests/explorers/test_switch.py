@@ -12,6 +12,7 @@ import random
 from typing import NamedTuple
 
 import pytest
+import redis
 from explorer import (
     DONE,
     EXTRA,
@@ -68,17 +69,19 @@ class Way(NamedTuple):
     programs: tuple[tuple[str, ...], ...]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch):
+@pytest.fixture(scope="module")
+def _no_waiting():
     """Clients that wait for a closed filter open it at once, and nobody looks at the fill."""
 
     def nothing(_watch, _view):
         yield from ()
 
-    monkeypatch.setattr(switch, "LOOKS", 1)
-    monkeypatch.setattr(switch, "LOOK_SECONDS", 0)
-    monkeypatch.setattr(FillWatch, "start", nothing)
-    monkeypatch.setattr(FillWatch, "look_after_add", nothing)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(switch, "LOOKS", 1)
+        patch.setattr(switch, "LOOK_SECONDS", 0)
+        patch.setattr(FillWatch, "start", nothing)
+        patch.setattr(FillWatch, "look_after_add", nothing)
+        yield
 
 
 class World:
@@ -240,9 +243,10 @@ def after_in_a_set(one, now):
     return [THERE] if one.answer in (None, now == ABSENT) else []
 
 
-@pytest.fixture
-def world(r):
-    return World(r)
+@pytest.fixture(scope="module")
+def world(all_servers, _no_waiting):
+    with redis.Redis.from_url(all_servers.url("valkey", bloom=False)) as client:
+        yield World(client)
 
 
 TOGETHER = [

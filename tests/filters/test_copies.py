@@ -146,11 +146,15 @@ def test_a_filter_that_goes_while_it_is_exported_leaves_no_file(r, path, monkeyp
         ("copy_to", "grown, discards"),
     ],
 )
-def test_what_others_do_at_any_step_of_a_copy(r, elsewhere, path, monkeypatch, way, kind):
+def test_what_others_do_at_any_step_of_a_copy(
+    r, elsewhere, path, monkeypatch, way, kind, seed, pytestconfig
+):
     """What was there all the time is in the copy, and what was discarded before is not.
 
-    The other client adds so much that a shard grows where it can, and discards.
+    The other client adds so much that a shard grows where it can, and discards. Without --long it
+    comes at each second step.
     """
+    size = 1 if pytestconfig.getoption("--long") else 2
     small_parts(monkeypatch, {"grown": 4_001}.get(kind, 20_001))
     monkeypatch.setattr(tombstones, "IDENTITIES_PER_COMMAND", 20)
     target = r if way == "copy" else elsewhere
@@ -159,7 +163,7 @@ def test_what_others_do_at_any_step_of_a_copy(r, elsewhere, path, monkeypatch, w
     whole = {key: r.dump(key) for key in r.scan_iter()}
     again, gone, kept = ITEMS[:20], ITEMS[20:40], ITEMS[40:230]
     late = [f"late {number}" for number in range(60)]
-    number, is_over, seen = 0, False, set()
+    number, is_over, seen = seed % size, False, set()
     while not is_over:
         r.flushall()
         elsewhere.flushall()
@@ -186,7 +190,7 @@ def test_what_others_do_at_any_step_of_a_copy(r, elsewhere, path, monkeypatch, w
         assert copied.add_many(gone * 2) == [True] * 20 + [False] * 20
         copied.update(late)
         assert all(copied.exists_many(late))
-        number += 1
+        number += size
     assert number > 4
     assert {0, 20} <= seen, "steps before the reading and after it"
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from feature_walk import KINDS, Walk
 
-FEW, MANY, STEPS = 3, 400, 100
+FEW, MANY, STEPS = 2, 400, 100
 LONG = pytest.param(MANY, marks=pytest.mark.long)
 
 

@@ -125,7 +125,7 @@ class SetWorld:
         options: Of each client.
 
     Attributes:
-        sizes: Of the keys in all states, in bytes.
+        sizes: Of the keys in all states of the last way, in bytes.
     """
 
     def __init__(
@@ -192,6 +192,7 @@ class SetWorld:
             extra: How often a slice turns, others clear or delete the filter or fill two slices, or
                 the tombstones are evicted, at most: turn, clear, delete, fill, evict.
         """
+        self.sizes.clear()
         acts = {
             "turn": self._clocks.turn,
             "clear": self._clear,
