@@ -56,21 +56,17 @@ class FilterOptions:
     def __post_init__(self) -> None:
         self.updates = make_strategy(self.strategy)
         native, growth = self.updates.name == "native", None
+        if self.shape is not None and isinstance(self.on_full, Growth):
+            growth = self.on_full
+        elif choice("on_full", self.on_full, OnFull) == "grow":
+            growth = Growth()
         if self.shape is not None:
-            if isinstance(self.on_full, Growth):
-                growth = self.on_full
-            elif choice("on_full", self.on_full, OnFull) == "grow":
-                growth = Growth()
-            if growth is not None and not native:
-                check_support(GROWTH, self.updates.name)
             if isinstance(window := self.shape.get("window"), Window):
                 self.refresh = window.refresh
             self.wanted = RequestedSpec.check(
                 **self.shape, key=self.key, native=native, growth=growth
             )
             self.wanted.describe()
-        else:
-            choice("on_full", self.on_full, OnFull)
         self.hash_key = self.wanted.key if self.wanted else check_key(self.key)
         if native:
             refuse_key(self.hash_key)
