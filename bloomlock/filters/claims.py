@@ -6,7 +6,6 @@ import os
 import secrets
 import struct
 from enum import StrEnum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
@@ -92,11 +91,9 @@ class ClaimOptions(NamedTuple):
     only_expired: bool = False
 
 
-@lru_cache(typed=True)
 def check_options(
     ttl: float, renew: bool, max_attempts: int | None = None, wait: float | None = None
 ) -> ClaimOptions:
-    """Return the options of a claim, checked; most workers claim all their items by the same."""
     lease_ms = milliseconds(check_lease(ttl))
     check_flag("renew", renew)
     wait_s = 0.0 if wait is None else check_seconds("wait", wait, least=0)

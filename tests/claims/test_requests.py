@@ -172,6 +172,7 @@ def test_a_full_filter_takes_no_claims(clock):
     [
         (lambda p: p.claim("a", ttl=0), ConfigurationError, "ttl must be a number of seconds"),
         (lambda p: p.claim("a", ttl="60"), ConfigurationError, "ttl must be a number of seconds"),
+        (lambda p: p.claim("a", ttl=[]), ConfigurationError, "ttl must be a number of seconds"),
         (lambda p: p.claim("a", renew=2), ConfigurationError, "renew must be True or False"),
         (lambda p: p.claim("a", wait=-1), ConfigurationError, "wait must be a number of seconds"),
         (lambda p: p.claim("a", payload=3), ConfigurationError, "payload must be str, bytes or"),
