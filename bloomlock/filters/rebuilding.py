@@ -124,7 +124,7 @@ class _Rebuild:
             yield from self._prepared.switch(closed)
         except FilterLostError:
             stored = (yield from look(keys)).descriptor
-            if stored is None or stored.header != closed.header:
+            if stored is None or (stored.header, stored.state) != (closed.header, READY):
                 raise
             seconds = round(switch.LOOKS * switch.LOOK_SECONDS)
             raise BloomlockError(
