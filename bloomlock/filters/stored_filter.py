@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import call, encode_command, in_parallel, send_or_lost
+from bloomlock.commands import call, encode_command, send_or_lost
 from bloomlock.descriptor import (
     HEADER_BYTES,
     Descriptor,
@@ -30,8 +30,6 @@ from bloomlock.strategies.base import header_command
 from .tombstones import sentinel_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
 
@@ -94,12 +92,8 @@ def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
     return unflagged(header), length
 
 
-def are_whole(keys: FilterKeys, descriptor: Descriptor, shards: Iterable[int]) -> Core[bool]:
-    """Return whether some shards have all that belongs to the generation of a descriptor."""
-    return all((yield from in_parallel([_is_whole(keys, descriptor, shard) for shard in shards])))
-
-
-def _is_whole(keys: FilterKeys, descriptor: Descriptor, shard: int) -> Core[bool]:
+def is_whole(keys: FilterKeys, descriptor: Descriptor, shard: int) -> Core[bool]:
+    """Return whether a shard has all that belongs to the generation of a descriptor."""
     key = keys.bits(shard)
     header, length, has_sentinel, has_native = yield from _ask(
         keys,

@@ -56,8 +56,8 @@ from .stored_filter import (
     LOST_DESCRIPTOR,
     LOST_SHARD,
     Found,
-    are_whole,
     check_room,
+    is_whole,
     look,
     look_at_shard,
     refuse_wrong_length,
@@ -212,8 +212,9 @@ def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[
     # The look has seen the header of the first shard already.
     is_first_there = stored.has_header(found.header)
     has_more = stored.discards or stored.native
-    rest = range(0 if is_first_there and has_more else 1, stored.size.shards)
-    if is_first_there and (yield from are_whole(keys, stored, rest)):
+    rest = range(0 if has_more else 1, stored.size.shards)
+    looks = [is_whole(keys, stored, shard) for shard in rest]
+    if is_first_there and all((yield from in_parallel(looks))):
         refuse_wrong_length(keys, 0, found.length, stored)
         return found
     # Another client may be clearing the filter.
