@@ -289,7 +289,8 @@ class FilterState(LockOwner):
 
     def delete(self) -> Core[bool]:
         try:
-            return (yield from delete(self.keys))
+            own = None if self.view is None else self.view.descriptor
+            return (yield from delete(self.keys, own))
         finally:
             self.drop_cached()
 

@@ -105,10 +105,11 @@ def retried(keys: FilterKeys, step: Callable[[], Core[T]]) -> Core[T]:
 # -- delete ---------------------------------------------------------------------------------------
 
 
-def delete(keys: FilterKeys) -> Core[bool]:
+def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
     """S7: delete every key of the filter; True if there was one.
 
-    The first shard and the descriptor go last, so a crash before that can be repeated.
+    The first shard and the descriptor go last, so a crash before that can be repeated. If both were
+    evicted, `own` says which further shards there may be.
     """
     was_there = False
 
@@ -129,6 +130,7 @@ def delete(keys: FilterKeys) -> Core[bool]:
         else:
             # Without a descriptor nobody knows how many shards there are.
             old = [Replaced(MAX_SHARDS if is_damaged or found.header else 1, found.header)]
+            old += [Replaced(own.size.shards, own.header)] if own is not None else []
         further = [drop(keys, shard, one) for one in old for shard in range(1, one.shards)]
         yield from in_parallel(further)
         names = {name for one in old for name in keys_of_shard(keys, 0, one)}

@@ -90,6 +90,13 @@ def test_a_filter_without_a_sound_descriptor_is_deleted_with_all_its_shards(r, d
     assert r.keys() == []
 
 
+def test_an_object_deletes_its_shards_though_the_first_one_is_gone_too(r):
+    made = BloomFilter("x", 1000, client=r, shards=3)
+    r.delete(META, shard_key(0))
+    made.delete()
+    assert r.keys() == []
+
+
 @pytest.mark.parametrize("on_lost", ["raise", "recreate"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_an_object_of_a_larger_filter_takes_nothing_from_a_smaller_one(r, on_lost, shards):
