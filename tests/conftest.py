@@ -108,8 +108,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seed", help="A number for all tests that draw, or `random`; else each has its own."
     )
 
-    parser.addoption("--model-answers", type=int, default=1_000_000, help="Answers it judges.")
-
 
 def is_random(config: pytest.Config) -> bool:
     """Return whether seeds are drawn, so that another run tests something else."""

@@ -290,7 +290,7 @@ def stride(seed, programs, is_long):
 def go_on(walk, client, steps=math.inf):
     """Let one client make some steps, or all it has; return how many there were left to make."""
     while steps and walk.is_going(client):
-        steps -= walk.take_some(Move(client, DONE), steps)
+        steps -= walk.take(Move(client, DONE), steps)
     return steps
 
 

@@ -25,7 +25,7 @@ import contextlib
 import math
 import random
 import secrets
-from itertools import groupby, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from unittest import mock
 
@@ -123,8 +123,8 @@ def explore_living(start: Callable[[], Cores], check: Callable[[Cores], object])
     world = start()
     with _telling(lambda: [options[number] for options, number in path], lambda: world):
         while True:
-            for move, same in groupby(options[number] for options, number in path):
-                world.take(move, len([*same]))
+            for options, number in path:
+                world.take(options[number])
             while (found := world.key()) not in seen:
                 seen.add(found)
                 check(world)
@@ -566,13 +566,8 @@ class Cores:
             found += [Move(EXTRA, name) for name, count in self._left.items() if count]
         return found
 
-    def take(self, move: Move, times: int = 1) -> None:
-        """Make a move so many times."""
-        while times:
-            times -= self.take_some(move, times)
-
-    def take_some(self, move: Move, most: float) -> int:
-        """Make a move at least once, and in one request as often as it goes; return how often."""
+    def take(self, move: Move, most: float = 1) -> int:
+        """Make a move once, or as often as it goes in one request; return how often."""
         self.taken.append(move)
         if move.client == EXTRA and move.what.startswith(LATE):
             connection, units = self.late[int(move.what.split()[1])]
