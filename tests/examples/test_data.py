@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import servers
+from claim_tools import let_expire
 
 from bloomlock import BloomFilter
 
@@ -38,15 +39,18 @@ def test_pandas(start, files, tmp_path, valkey):
     assert Counter(out.read_text().lower().splitlines()[1:]) == Counter(LINES[1000:])
 
 
-def test_dask(start, service, tmp_path, valkey):
+def test_dask(start, service, tmp_path, valkey, r):
     """What a worker had that died is fetched at the end, when its lease is over."""
     urls = [f"{service.url}/{number}" for number in range(60)]
     files = [tmp_path / f"urls-{number}.txt" for number in range(4)]
     for number, path in enumerate(files):
         path.write_text("".join(f"{url}\n" for url in urls[10 * number : 10 * number + 30]))
     with BloomFilter("fetched", capacity=10_000_000, client=valkey) as dead:
-        dead.claim(urls[25], 8, renew=False)
-    printed = start("distributed", "dask_cluster.py", *files).finish()
+        dead.claim(urls[25], 600, renew=False)
+    program = start("distributed", "dask_cluster.py", *files)
+    program.wait_for(lambda: service.done.total() == 59)
+    let_expire(r)
+    printed = program.finish()
     assert service.done == Counter(f"/{number}" for number in range(60))
     assert "fetched:" in printed
 
