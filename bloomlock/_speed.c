@@ -308,29 +308,32 @@ static inline void read_digest(const Shape *shape, const Py_buffer *view, Py_ssi
     memcpy(words, (const char *)view->buf + (size_t)row * size, size);
 }
 
-/* place(digests): offsets column by column, as NumPy reads rows of them fastest */
-static PyObject *places_place(PyObject *object, PyObject *digests)
+/* packed(digests, first): offsets of four bytes, big-endian; the bitmap begins at bit `first` */
+static PyObject *places_packed(PyObject *object, PyObject *args)
 {
     const Shape *shape = &((Places *)object)->shape;
+    PyObject *digests;
     Py_buffer view;
-    uint64_t *column, words[MAX_HASHES];
+    uint64_t words[MAX_HASHES];
     uint32_t places[MAX_HASHES];
+    unsigned int first;
+    if (!PyArg_ParseTuple(args, "OI:packed", &digests, &first))
+        return NULL;
     Py_ssize_t count = take_digests(shape, digests, &view);
     if (count < 0)
         return NULL;
-    PyObject *offsets = new_words(count, shape->hashes, &column);
-    if (offsets != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        for (Py_ssize_t row = 0; row < count; row++) {
-            read_digest(shape, &view, row, words);
-            place(shape, words, places);
-            for (uint32_t i = 0; i < shape->hashes; i++)
-                column[(Py_ssize_t)i * count + row] = (uint64_t)places[i] + FIRST_BIT;
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, count * shape->hashes * 4);
+    uint8_t *at = packed == NULL ? NULL : (uint8_t *)PyBytes_AsString(packed);
+    for (Py_ssize_t row = 0; at != NULL && row < count; row++) {
+        read_digest(shape, &view, row, words);
+        place(shape, words, places);
+        for (uint32_t i = 0; i < shape->hashes; i++, at += 4) {
+            uint32_t offset = __builtin_bswap32(places[i] + first);
+            memcpy(at, &offset, 4);
         }
-        Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&view);
-    return offsets;
+    return packed;
 }
 
 /* Bits in memory. */
@@ -613,7 +616,7 @@ static PyMethodDef places_methods[] = {
     {"operations", places_operations, METH_VARARGS,
      "Return the shard of the first of some digests, and the operations of BITFIELD for all."},
     {"over", places_over, METH_O, "Return the same places with images of all shards."},
-    {"place", places_place, METH_O, "Return the shards and the offsets of digests."},
+    {"packed", places_packed, METH_VARARGS, "Return the offsets of digests, four bytes each."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     Words = npt.NDArray[np.uint64]
     Indices = npt.NDArray[np.intp]
 
-FEW_OFFSETS = 256
-"""Up to so many offsets are computed one by one, which is quicker than in arrays."""
-
 _HALVES = struct.Struct("<QQ")
 
 
@@ -117,10 +114,10 @@ class Hasher:
         if core is not None:
             self.places = core.Places(shard_bits, num_hashes, shards, seeds)
         self.compiled = self.places if key is None else None
-        self._words = struct.Struct(f"{num_hashes}Q")
-        self._further = [
-            (Hasher(bits, hashes, shards, key=key), first - FIRST_BIT)
-            for first, bits, hashes in further
+        self._offsets_of = struct.Struct(f">{num_hashes}I").unpack
+        self._slices = [
+            (self, FIRST_BIT),
+            *((Hasher(bits, hashes, shards, key=key), first) for first, bits, hashes in further),
         ]
 
     def of_identities(self) -> Hasher:
@@ -144,13 +141,13 @@ class Hasher:
 
     def _offsets(self, words: bytes) -> list[int]:
         if self.places is not None:
-            return list(self._words.unpack(self.places.place(words)))
+            return list(self._offsets_of(self.places.packed(words, FIRST_BIT)))
         bits = self.shard_bits
         if self.seeds is not None:
             # An item, and the same item with a zero byte at its end, may have the digests of two
             # neighbouring seeds exchanged. Adding `i` gives them different bits.
-            halves = enumerate(self._words.unpack(words))
-            return [(half % bits + i) % bits + FIRST_BIT for i, half in halves]
+            halves = struct.unpack(f"{self.num_hashes}Q", words)
+            return [(half % bits + i) % bits + FIRST_BIT for i, half in enumerate(halves)]
         h1, h2 = _HALVES.unpack(words)
         x = h1 % bits
         z, y = divmod(h2, bits)
@@ -196,7 +193,8 @@ class Hasher:
         if self.places is None:
             offsets = [self._offsets(row.tobytes()) for row in digests]
             return np.array(offsets, np.uint64).reshape(-1, self.num_hashes)
-        return np.frombuffer(self.places.place(digests), np.uint64).reshape(self.num_hashes, -1).T
+        packed = np.frombuffer(self.places.packed(digests, FIRST_BIT), ">u4")
+        return packed.astype(np.uint64).reshape(-1, self.num_hashes)
 
     def packed(self, items: Sequence[bytes], count: int = 1) -> bytes:
         """Return the offsets of encoded items, all of one shard, four bytes each, big-endian.
@@ -206,18 +204,21 @@ class Hasher:
         >>> Hasher(1000, 2, further=[(1192, 4000, 3)]).packed([b"a"], 2).hex(" ", 4)
         '000003e1 000001eb 00000bb1 0000118b 00000bb2'
         """
-        parts = [(self, 0), *self._further[: count - 1]]
-        if self.places is None or len(items) * sum(self.hashes[:count]) <= FEW_OFFSETS:
+        slices = self._slices[:count]
+        if self.places is None:
             offsets = [
-                offset + shift
+                offset + first - FIRST_BIT
                 for item in items
-                for part, shift in parts
-                for offset in part.locate(item)[1]
+                for hasher, first in slices
+                for offset in hasher.locate(item)[1]
             ]
             return struct.pack(f">{len(offsets)}I", *offsets)
-        digests = self.digests(items)
-        rows = [part.place(digests) + np.uint64(shift) for part, shift in parts]
-        return np.concatenate(rows, axis=1).astype(">u4").tobytes()
+        words = self.words(items)
+        packed = [cast("Places", hasher.places).packed(words, first) for hasher, first in slices]
+        if len(items) <= 1 or len(packed) == 1:
+            return b"".join(packed)
+        rows = [np.frombuffer(some, np.uint8).reshape(len(items), -1) for some in packed]
+        return np.concatenate(rows, axis=1).tobytes()
 
 
 def _seeded_digest(seeds: Sequence[int], data: bytes) -> bytes:

@@ -19,7 +19,7 @@ from bloomlock.errors import (
     PartialResultError,
     batch_error,
 )
-from bloomlock.hashing import FEW_OFFSETS, check_items, pick
+from bloomlock.hashing import check_items, pick
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
 
@@ -42,6 +42,9 @@ logger = logging.getLogger("bloomlock")
 BIT_S, SHARD_S, BYTE_S = 0.57e-6, 0.0005, 0.5e-9
 """Costs in seconds: how much longer a bit takes by items than in a bitmap; the fixed cost of the
 bitmap of a shard; the cost of a byte of it. Measured with the atomic strategy on one machine."""
+
+FEW_BITS = 256
+"""For so few bits the bitmap is never quicker."""
 
 Route = Literal["auto", "items", "bitmap"]
 ROUTES = get_args(Route)
@@ -170,8 +173,7 @@ def choose(
         return own
     if route == "auto":
         bits = count * view.descriptor.size.num_hashes
-        # For so few bits the bitmap is never quicker.
-        if bits <= FEW_OFFSETS:
+        if bits <= FEW_BITS:
             return own
         # Of n items in S shards some shards have none.
         shards = min(len(view.shards), count)

@@ -61,6 +61,17 @@ keys = st.one_of(st.none(), st.binary(min_size=16, max_size=64))
 
 
 @needs_core
+@pytest.mark.parametrize("key", [None, bytes(16)])
+def test_an_item_of_a_growing_filter_is_packed_slice_by_slice_as_python_has_it(key):
+    further = [(1192, 4000, 3), (5192, 16000, 4)]
+    one, two = (Hasher(1000, 2, 3, key=key, further=further) for _ in range(2))
+    items = [b"%d" % number for number in range(30)]
+    for count in (1, 2, 3):
+        for some in ([], items[:1], items):
+            assert one.packed(some, count) == in_python(two).packed(some, count)
+
+
+@needs_core
 @settings(deadline=None)
 @given(shapes, st.integers(1, 4096), keys, st.lists(texts, max_size=20), st.booleans())
 @example((MAX_SHARD_BITS, 64, None), 256, None, [b"\xff" * size for size in range(49)], False)
@@ -72,6 +83,7 @@ def test_items_lie_and_commands_are_as_python_has_them(shape, shards, key, items
     data = [item.encode() if isinstance(item, str) else item for item in items]
     assert [one.locate(item) for item in data] == [two.locate(item) for item in data]
     assert one.words(data) == two.words(data)
+    assert one.packed(data) == two.packed(data)
     digests = one.digests(data)
     assert np.array_equal(one.place(digests), two.place(digests))
     commands = []
@@ -219,7 +231,11 @@ def test_buffers_of_another_length_are_refused():
     with pytest.raises(BufferError):
         places.over((bytes(1048), bytes(1048)))
     for digests in [bytes(8), bytes(17), np.zeros(3, np.uint64)]:
-        steps = (places.place, places.add_many, lambda digests: places.operations(digests, True))
+        steps = (
+            places.add_many,
+            lambda digests: places.operations(digests, True),
+            lambda digests: places.packed(digests, 0),
+        )
         for place in steps:
             with pytest.raises(ValueError, match="length"):
                 place(digests)
