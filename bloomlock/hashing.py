@@ -125,9 +125,8 @@ class Hasher:
         made = copy(self)
         made.identify, made.compiled = bytes, None
         made._digest = bytes  # noqa: SLF001 - its own class
-        made._further = [  # noqa: SLF001
-            (part.of_identities(), shift) for part, shift in self._further
-        ]
+        further = [(part.of_identities(), first) for part, first in self._slices[1:]]
+        made._slices = [(made, FIRST_BIT), *further]  # noqa: SLF001
         return made
 
     def locate(self, data: bytes) -> tuple[int, list[int]]:

@@ -22,6 +22,12 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error, _REFUSALS) or str(error) == _NO_ROOM
 
 
+def is_busy(refusal: Exception) -> bool:
+    """Return whether the server loads its data or runs a long script, and answers soon."""
+    is_loading = isinstance(refusal, redis.exceptions.BusyLoadingError)
+    return is_loading or str(refusal).startswith("BUSY ")
+
+
 def ends_connection(refusal: Exception) -> bool:
     """Return whether the server closes the connection with this answer, and reads no more of it."""
     message = str(refusal)

@@ -20,10 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import RedisError
 
 from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.refusals import is_refusal
+from bloomlock.refusals import is_busy, is_refusal
 from bloomlock.server.process import (
     connect,
     fits_socket,
@@ -77,7 +77,7 @@ def embedded_url() -> str:
             else:
                 return home.url
             now = time.monotonic()
-            if refusal is not None and not _is_busy(refusal):
+            if refusal is not None and not is_busy(refusal):
                 raise _unreachable(home, refusal)
             if refusal is not None or home.pid() != pid:
                 heard_at, pid = now, home.pid()
@@ -354,17 +354,12 @@ def _died(home: Home, log: str) -> ServerError:
     )
 
 
-def _is_busy(refusal: RedisError) -> bool:
-    """Return whether a server loads its data or runs a script."""
-    return isinstance(refusal, BusyLoadingError) or str(refusal).startswith("BUSY")
-
-
 def _unreachable(home: Home, refusal: RedisError | None) -> ServerError:
     who = f"the embedded server in {home.data_dir} (pid {home.pid() or 'unknown'})"
     if refusal is None:
         return ServerError(
             f"{who} runs but does not answer; end it with `bloomlock server stop`, or {WAY_OUT}"
         )
-    if _is_busy(refusal):
+    if is_busy(refusal):
         return ServerError(f"{who} is not ready in time: {refusal}; try again later")
     return ServerError(f"{who} cannot work: {refusal}; {log_tail(home.log_file)}")

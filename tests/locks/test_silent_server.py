@@ -18,8 +18,10 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from servers import wait_until
 
-from bloomlock import AsyncLock
+from bloomlock import AsyncLock, Lock
+from bloomlock.effects import Pause
 from bloomlock.locks.protocol import waiting
+from bloomlock.server import PrivateServer
 
 LEASE = 10 * TTL
 """What is left of a lock that nothing gives back."""
@@ -134,3 +136,20 @@ def test_asyncio_a_cancellation(r, proxy, step):
             await happened(lambda: is_free(r, lock))
 
     asyncio.run(main())
+
+
+def test_a_waiter_waits_for_the_end_of_a_script_that_keeps_the_server_busy(monkeypatch):
+    with PrivateServer() as server:
+        lock = Lock("name", server.url)
+        other = redis.Redis.from_url(server.url, socket_timeout=0.3, retry=None)
+        other.config_set("busy-reply-threshold", 1)
+        with pytest.raises(redis.TimeoutError):
+            other.eval("while true do end", 0)
+
+        def kill_the_script(seconds):
+            with contextlib.suppress(redis.ResponseError):  # the second time there is none
+                other.script_kill()
+            return Pause(seconds)
+
+        monkeypatch.setattr(waiting, "Pause", kill_the_script)
+        assert lock.acquire(timeout=60)

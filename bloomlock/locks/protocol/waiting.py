@@ -24,6 +24,7 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import ConfigurationError
 from bloomlock.locks.options import deadline_of
+from bloomlock.refusals import is_busy
 
 from .steps import NO_CHANNEL, SLICE_MS, Busy, Granted, LockRequest
 
@@ -43,9 +44,8 @@ GRACE_SECONDS = 0.9
 CLEANUP_SECONDS = 0.5
 """How long a caller that gives up waits until what it may have got is given back."""
 
-# Errors of a server that is just starting, failing over or moving slots.
+# Errors of a server that is failing over or moving slots; see is_busy too.
 TEMPORARY = (
-    redis.exceptions.BusyLoadingError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.AskError,  # MovedError is a kind of it
     redis.exceptions.TryAgainError,
@@ -100,9 +100,10 @@ class Attempt:
             sent = clock()
             try:
                 answer, _ = yield from self._steps.acquire(self.request)
-            except (ConnectionLost, *TEMPORARY) as error:
+            except (ConnectionLost, redis.exceptions.RedisError) as error:
                 failure = error.cause if isinstance(error, ConnectionLost) else error
-                if self._is_given_up(error):
+                is_temporary = isinstance(error, (ConnectionLost, *TEMPORARY)) or is_busy(error)
+                if not is_temporary or self._is_given_up(error):
                     raise failure from None
                 yield Pause(OUTAGE_PAUSE)
             else:
