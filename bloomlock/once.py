@@ -183,7 +183,12 @@ def _item_getter(
             # An int may be of an enumeration, which has another text.
             plain = int(value) if isinstance(value, int) else value
             parts.append(plain if isinstance(plain, (str, bytes)) else str(plain))
-        return parts[0] if len(parts) == 1 else _netstrings(parts)
+        if len(parts) == 1:
+            return parts[0]
+        # No other values give these netstrings (cr.yp.to/proto/netstrings.txt).
+        encoded = [part if isinstance(part, bytes) else part.encode() for part in parts]
+        whole = b"".join(b"%d:%b," % (len(part), part) for part in encoded)
+        return whole.decode() if all(isinstance(part, str) for part in parts) else whole
 
     return item_of
 
@@ -224,13 +229,6 @@ def _path_reader(
         return tuple(follow(path, bound.arguments) for path in paths)
 
     return values
-
-
-def _netstrings(parts: Sequence[Item]) -> Item:
-    """Return several values as one, which no other values give (cr.yp.to/proto/netstrings.txt)."""
-    data = [part if isinstance(part, bytes) else part.encode() for part in parts]
-    whole = b"".join(b"%d:%b," % (len(part), part) for part in data)
-    return whole.decode() if all(isinstance(part, str) for part in parts) else whole
 
 
 def _answer(called: str, taken: Claim | AsyncClaim, on_duplicate: str, on_busy: str) -> None:

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from bloomlock.clock import boot_clock
 from bloomlock.commands import Script, answer_of, check, in_parallel
-from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.descriptor import header_bytes
 from bloomlock.effects import Pause
 from bloomlock.errors import (
     CapacityError,
@@ -187,7 +187,7 @@ def ask_claims(
 def _call(step: str, rows: Sequence[Row], options: Sequence[bytes | int]) -> Core[list[Any]]:
     """Call the script for some items of one shard, again if that has more slices than known."""
     shard, slices = rows[0].shard, rows[0].shard.slices
-    header = shard.header.to_bytes(HEADER_BYTES, "big")
+    header = header_bytes(shard.header)
     while True:
         places = b""
         if step in ("take", "commit"):

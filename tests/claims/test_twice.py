@@ -182,22 +182,6 @@ def test_of_claims_at_a_time_without_a_reply_each_is_had_by_the_next_try(
     asyncio.run(main())
 
 
-def test_a_claim_without_a_reply_is_had_again_after_another_worker_gave_it_back(
-    clock, make, proxy, other
-):
-    mine = make(proxy.url)
-    with mine.claim("warm"):
-        pass
-    proxy.judge = lambda name, _number: "after" if name.startswith("EVAL") else "pass"
-    with pytest.raises(redis.ConnectionError):
-        mine.claim("a", LEASE, renew=False)
-    proxy.judge = deliver
-    clock.go_on(31)
-    other.claim("a").abandon()
-    mine.claim("a").commit()
-    assert other.claim("a").state is SEEN
-
-
 def test_a_takeover_is_remembered_for_a_day(clock, mine, other):
     late = mine.claim("late", renew=False)
     clock.go_on(61)
