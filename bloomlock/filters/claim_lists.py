@@ -128,20 +128,19 @@ def open_claims(state: FilterState) -> Core[list[OpenClaim]]:
     """Return the claims of all shards, the one that is over first in front."""
     found = []
     view = yield from state.current()
-    commands = (
-        ("HGETALL", "open"),
-        ("ZRANGE", "claims", 0, -1, "WITHSCORES"),
-        ("TIME", None),
-    )
+    leases_command = ("ZRANGE", "claims", 0, -1, "WITHSCORES")
+    commands = (("HVALS", "open"), leases_command, ("TIME", None))
     for records, leases, (seconds, microseconds) in (yield from _read_each(view, *commands)):
         now_s = int(seconds) + int(microseconds) / 1e6
-        ends = _pairs(leases)
-        for item_id, data in _pairs(records).items():
-            record = Record.decode(data)
-            item, _, payload = Offer.of(record.carried)
+        # RESP3 has pairs, RESP2 a flat list.
+        is_flat = bool(leases) and isinstance(leases[0], bytes)
+        ends = dict(zip(leases[::2], leases[1::2], strict=True) if is_flat else leases)
+        for record in map(Record.decode, records):
+            item, data, payload = Offer.of(record.carried)
             # A fence is the time of the claim, unless the clock was set back.
             age = max(0.0, now_s - record.fence / 1e6)
-            remaining = max(0.0, float(ends.get(item_id, 0)) / 1000 - now_s)
+            ends_ms = ends.get(view.hasher.identify(data), 0)
+            remaining = max(0.0, float(ends_ms) / 1000 - now_s)
             found.append(OpenClaim(item, payload, record.attempts, age, remaining))
     return sorted(found, key=lambda claim: (claim.remaining, -claim.age))
 
@@ -182,15 +181,6 @@ def _read_each(view: View, *commands: tuple[Any, ...]) -> Core[list[list[Any]]]:
         ]
         asked.append(call(keys.claims, *words))
     return (yield from in_parallel(asked))
-
-
-def _pairs(reply: Any) -> dict[bytes, Any]:
-    # By RESP3 it is a map, or a list of pairs; by RESP2 a flat list.
-    if isinstance(reply, dict):
-        return reply
-    if reply and isinstance(reply[0], list):
-        return dict(reply)
-    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 class Expired:

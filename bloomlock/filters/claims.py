@@ -95,7 +95,7 @@ def check_options(
     ttl: float, renew: bool, max_attempts: int | None = None, wait: float | None = None
 ) -> ClaimOptions:
     lease_ms = milliseconds(check_lease(ttl))
-    check_flag("renew", renew)
+    renew = check_flag("renew", renew)
     wait_s = 0.0 if wait is None else check_seconds("wait", wait, least=0)
     if max_attempts is not None:
         allowed = f"from 1 to {MOST_ATTEMPTS}, or None"
