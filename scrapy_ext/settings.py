@@ -106,7 +106,8 @@ class CrawlSettings:
             for key, one in _SETTINGS.items()
         }
         # The name of scrapy-redis for it.
-        values["resume"] &= not settings.getbool("SCHEDULER_FLUSH_ON_START")
+        key = "SCHEDULER_FLUSH_ON_START"
+        values["resume"] &= not _checked(key, settings.get(key), False, *_BOOL)
         key = "BLOOMLOCK_FILTER"
         options = _checked(key, settings.get(key), {}, lambda _: settings.getdict(key), "is a dict")
         for option in options:

@@ -86,6 +86,7 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
         ({"REDIS_URL": "redis://:sec/ret@host"}, "REDIS_URL is 'redis://.*two meanings"),
         ({"REDIS_URL": "redis://:secret@host:port"}, "REDIS_URL must be the URL of a Redis server"),
         ({"REDIS_PARAMS": {"redis_cls": "no.such"}}, "REDIS_PARAMS makes no Redis client"),
+        ({"SCHEDULER_FLUSH_ON_START": "yes"}, "is 'yes'; allowed are True and False"),
         ({"BLOOMLOCK_FILTER": {"key": "short"}}, "key must be"),
         ({"BLOOMLOCK_FILTER": {"on_full": "raise"}}, "on_full = 'raise'.*allowed here is 'warn'"),
     ],
