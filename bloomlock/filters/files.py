@@ -130,7 +130,9 @@ def _read_fields(name: str, fields: dict[str, Any]) -> tuple[Descriptor, Layout]
         raise ConfigurationError("it is of no filter that has bits")
     slices, discarded = fields["image_slices"], fields["discarded"]
     most = len(descriptor.slices) if descriptor.growth else 1
-    if slices not in range(1, most + 1) or discarded not in range(2**63):
+    # `in` compares a value that is no int with each number of a range, which never ends.
+    are_whole = type(slices) is type(discarded) is int
+    if not are_whole or slices not in range(1, most + 1) or discarded not in range(2**63):
         raise ConfigurationError(f"image_slices is {slices!r:.80}, discarded {discarded!r:.80}")
     return descriptor.with_generation(0), Layout.of(descriptor, slices, discarded)
 

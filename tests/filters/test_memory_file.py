@@ -82,6 +82,7 @@ DAMAGES = {
     "newer fields": (lambda data: changed(data, format="5"), "upgrade bloomlock"),
     "the server's own": (lambda data: changed(data, native="1"), "no use"),
     "more hashes": (lambda data: changed(data, num_hashes="65"), "no use.*num_hashes must"),
+    "no whole number": (lambda data: changed(data, discarded=0.0), "no use"),
     "a long version": (lambda data: data.replace(b"p 1", b"p " + b"9" * 4000), "no file of"),
     "a flipped bit": (lambda data: data[:5000] + b"\xff" + data[5001:], "another checksum"),
 }
