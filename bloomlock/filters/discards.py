@@ -18,7 +18,8 @@ from bloomlock.hashing import check_items, encode_item, encode_items, pick
 from bloomlock.strategies.script import DISCARD as OPERATION
 from bloomlock.strategies.script import ask_shard
 
-from .batches import fail_after
+from .answers import exists_many
+from .batches import before_adding, fail_after
 from .state import in_one_generation
 from .support import DISCARD, check_support
 
@@ -62,9 +63,14 @@ def _discard_chunk(state: FilterState, items: Sequence[bytes]) -> Core[list[bool
     answers: list[bool | None] = [None] * len(items)
     lost: list[ConnectionLost] = []
     try:
-        yield from in_one_generation(
-            state, lambda view: _discard_in(state, view, items, answers, lost)
-        )
+        view = yield from state.current()
+        if len(view.shards) > 1 and state.flagged != view.header:
+            # For items that are not there no other client is to pay.
+            there = yield from before_adding(exists_many(state, items))
+            answers = [None if is_there else False for is_there in there]
+        if None in answers:
+            work = lambda view: _discard_in(state, view, items, answers, lost)  # noqa: E731
+            yield from in_one_generation(state, work)
     except Exception as error:
         if lost:
             raise OutcomeUnknownError(

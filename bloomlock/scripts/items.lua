@@ -36,17 +36,20 @@ local function put_tombstone(epoch, member)
     end
 end
 
-if op == 'd' and not has_set then
-    -- Set and flag are made together, and no set is made for a header that has the flag: so a set without
-    -- the sentinel is never taken for one that nothing was put into.
+-- Set and flag are made together, and no set is made for a header that has the flag: so a set without
+-- the sentinel is never taken for one that nothing was put into.
+local function make_set()
     call('UNLINK', set)
     put_tombstone('+inf', header)
-    found = flagged(header, true)
+    found, has_set = flagged(header, true), true
     call('SETRANGE', key, 0, found)
     expire_with(key, set)
 end
 
 local items, answers = places == '' and #identities or #places / slices.width, {}
+if op == 'd' and items == 0 and not has_set then
+    make_set()
+end
 for item = 1, items do
     local identity, was_there = identities[item], nil
     local tombstone = identity and dead[identity] and identity
@@ -57,6 +60,9 @@ for item = 1, items do
         dead[tombstone or ''] = nil
     end
     if op == 'd' and was_there then
+        if not has_set then
+            make_set()
+        end
         dead[identity] = true
         -- The newest epoch, not the one it was found in: a renewed item may be in both.
         put_tombstone(slices.newest, identity)

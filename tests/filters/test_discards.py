@@ -26,6 +26,7 @@ def test_a_filter_without_discards_pays_nothing(valkey, r, strategy):
         assert turns.of(lambda: made.exists("a")) == 1
         assert turns.of(lambda: made.add("c")) == 1
         made.add_many(["a", "b", "c"]), made.exists_many(["a", "b"]), made.update(["d"])
+        assert made.discard("absent") is False
         assert "cmdstat_smismember" not in r.info("commandstats"), "no set is read"
         assert r.keys("*:discarded") == []
 

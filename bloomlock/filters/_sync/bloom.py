@@ -319,10 +319,10 @@ class BloomFilter(ClaimableFilter, WholeFilter):
                 says False if the first one was carried out.
             TypeError, redis.exceptions.RedisError, FilterLostError: As `add`.
 
-        Cost: one round trip, one more for this object's first one in a filter of several shards;
+        Cost: one round trip, two more for this object's first one in a filter of several shards;
         O(k) on the server, and about 60 bytes of its memory until the item is added again, which
-        costs one more round trip. From the first discard on, also of an item that was not there,
-        an `add` or `exists` takes the server up to 1.2 times as long.
+        costs one more round trip. Once there are discarded items, an `add` or `exists` takes the
+        server up to 1.2 times as long.
 
         >>> from bloomlock.server import PrivateServer
         >>> with PrivateServer() as server:
