@@ -45,8 +45,7 @@ LEASE_MS = 10_000
 PASSING = (
     redis.exceptions.AskError,  # MovedError is a kind of it
     redis.exceptions.TryAgainError,
-    redis.exceptions.ClusterDownError,
-    redis.exceptions.MasterDownError,
+    redis.exceptions.ClusterDownError,  # MasterDownError is a kind of it
 )
 """Refusals of a cluster that moves slots or fails over; any other refusal is final."""
 UPDATE = Script("locked", "header", "slices", "items")

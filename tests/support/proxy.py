@@ -175,7 +175,7 @@ class _Connection:
                 self._bell.send(b"!")
 
     def _carry(self) -> None:
-        commands = hiredis.Reader()
+        commands, piece = hiredis.Reader(), b""
         while True:
             if self._rung not in select.select([self._rung, self._far], [], [])[0]:
                 data = self._far.recv(65536)
@@ -185,7 +185,11 @@ class _Connection:
                 continue
             if not self._rung.recv(1) or not (data := self._arrived.popleft()):
                 return
-            self._proxy.packets += 1
+            # A large write may arrive in two pieces.
+            piece += data
+            if _is_whole(piece):
+                self._proxy.packets += 1
+                piece = b""
             commands.feed(data)
             while (command := commands.gets()) is not False:
                 if not self._exchange(command):
@@ -229,6 +233,16 @@ class _Connection:
             replies.feed(data)
             raw += data
         return raw
+
+
+def _is_whole(commands: bytes) -> bool:
+    """Return whether no command is cut off: then what follows them is read as it is."""
+    reader, last = hiredis.Reader(), None
+    reader.feed(commands + b"+end\r\n")
+    with contextlib.suppress(hiredis.ProtocolError):
+        while (reply := reader.gets()) is not False:
+            last = reply
+    return last == b"end"
 
 
 def _shut(opened: socket.socket) -> None:
