@@ -108,7 +108,7 @@ class HandClocks:
         """Let an object have this clock; return it."""
         state = made._state
         state.clock = self
-        if state.fill._clock is not None:
+        if state.fill.refuse:
             state.fill._clock = self
         return made
 
