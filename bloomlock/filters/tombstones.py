@@ -8,7 +8,7 @@ docs/internals/protocols.md has the proof.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bloomlock.arrays import np
 from bloomlock.commands import call, encode_command, in_parallel
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
-    from bloomlock.effects import Core
-    from bloomlock.strategies import Segment, Shard, Strategy
+    from bloomlock.effects import Core, Replies
+    from bloomlock.strategies import AtomicStrategy, Segment, Shard, Strategy
     from bloomlock.strategies.base import Answered
 
     from .generation import View
@@ -42,10 +42,11 @@ UNKNOWN = -1
 def ask_one(state: FilterState, view: View, data: bytes, *, write: bool) -> Core[Segment]:
     """Ask for an item of a filter with discarded ones; a flag in the answer is no news."""
     shard = view.shards[view.hasher.shard_of(data)]
-    own = state.strategy.one(view.shards, data, write=write)
-    both: list[Core[Any]] = [_look_up(shard, [data]), own]
-    segment: Segment
-    looked, segment = yield from in_parallel(both)
+    # Of the strategies without a script only "atomic" meets discarded items; see support.py.
+    strategy = cast("AtomicStrategy", state.strategy)
+    commands = _look_commands(shard, [data])
+    replies, segment = yield from strategy.one_beside(commands, view.shards, data, write=write)
+    looked = _read_looks(replies)
     if segment.header != view.expected or segment.missing is None or segment.missing[0]:
         return segment
     if looked is not None and not (write and looked[0]):
@@ -75,17 +76,24 @@ def ask_beside(
 
 def _look_up(shard: Shard, items: Sequence[bytes]) -> Core[list[int] | None]:
     """Return which items have a tombstone; None: the set says nothing of this generation."""
+    try:
+        replies = yield Request(shard.key, _look_commands(shard, items))
+    except ConnectionLost:
+        return None
+    return _read_looks(replies)
+
+
+def _look_commands(shard: Shard, items: Sequence[bytes]) -> list[bytes]:
     key, mark = discards_key(shard.key), header_bytes(shard.header)
     identities = list(map(shard.hasher.identify, items))
-    commands = [
+    return [
         encode_command("SMISMEMBER", key, mark, *identities[start : start + IDENTITIES_PER_COMMAND])
         for start in range(0, len(items), IDENTITIES_PER_COMMAND)
     ]
+
+
+def _read_looks(replies: Replies) -> list[int] | None:
     found: list[int] = []
-    try:
-        replies = yield Request(shard.key, commands)
-    except ConnectionLost:
-        return None
     for reply in replies:
         if not isinstance(reply, list) or not reply[0]:
             return None

@@ -58,6 +58,13 @@ class AtomicStrategy(Strategy):
         return commands.decode(replies)
 
     def one(self, shards: Sequence[Shard], item: bytes, *, write: bool) -> Core[Segment]:
+        _, segment = yield from self.one_beside((), shards, item, write=write)
+        return segment
+
+    def one_beside(
+        self, others: Sequence[bytes], shards: Sequence[Shard], item: bytes, *, write: bool
+    ) -> Core[tuple[Replies, Segment]]:
+        """Send other commands in the same request; return their replies too."""
         hasher = shards[0].slices.hasher
         if hasher.places is not None:
             number, operations = hasher.places.operations(hasher.words([item]), write)
@@ -65,15 +72,16 @@ class AtomicStrategy(Strategy):
             number, offsets = hasher.locate(item)
             operations = encode_offsets(offsets, write)
         key = shards[number].key
-        request = Request(key, [_opening(key, hasher.num_hashes, write) + operations])
+        request = Request(key, [*others, _opening(key, hasher.num_hashes, write) + operations])
         try:
-            (reply,) = yield request
+            *replies, reply = yield request
         except ConnectionLost as lost:
-            (reply,) = yield from send_or_lost(request, repeatable=not write, lost=lost)
+            found = send_or_lost(request, repeatable=not write, lost=lost)
+            *replies, reply = yield from found
         if not isinstance(reply, list):
-            return Segment(1, error=error_of(reply))
+            return replies, Segment(1, error=error_of(reply))
         # A header of 0 would look like a bit that is missing. The caller compares headers first.
-        return Segment(1, reply[0], [0 in reply])
+        return replies, Segment(1, reply[0], [0 in reply])
 
 
 class Bitfields:
