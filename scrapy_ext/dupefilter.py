@@ -60,7 +60,7 @@ class BloomDupeFilter(RFPDupeFilter):
         super().__init__(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
         self._crawler = crawler
         self._count: Any = crawler.stats.inc_value
-        self._print = crawler.request_fingerprinter.fingerprint
+        self._fingerprint_of = crawler.request_fingerprinter.fingerprint
         # Requests that the middleware has checked, on their way to `request_seen`.
         self._checked: WeakSet[Request] = WeakSet()
         # Fingerprints that this process has let through.
@@ -134,8 +134,8 @@ class BloomDupeFilter(RFPDupeFilter):
             return False
         self._count("bloomlock/checked")
         self._count("bloomlock/waits")
-        (is_kept,) = self._settle([request], self._ask([self._print(request)]))
-        return not (is_kept or leads_back(request, self._print))
+        (is_kept,) = self._settle([request], self._ask([self._fingerprint_of(request)]))
+        return not (is_kept or leads_back(request, self._fingerprint_of))
 
     async def check_many(
         self, requests: list[Request], page: Request, *, has_items: bool = False
@@ -150,7 +150,7 @@ class BloomDupeFilter(RFPDupeFilter):
         if not asked:
             return [True] * len(requests)
         self._count("bloomlock/checked", len(asked))
-        keys = [*map(self._print, asked)]
+        keys = [*map(self._fingerprint_of, asked)]
         are_kept = self._settle(asked, await run_in_thread(self._ask, keys))
         self._checked.update(compress(asked, are_kept))
         kept = iter(are_kept)
@@ -196,7 +196,7 @@ class BloomDupeFilter(RFPDupeFilter):
             self._suspend(answers)
         are_kept = []
         for position, request in enumerate(requests):
-            key = self._print(request)
+            key = self._fingerprint_of(request)
             # A seen request is not noted: if its page lost the reply to the add that recorded it,
             # that page lets it through.
             is_known = key in self._passed

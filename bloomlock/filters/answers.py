@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     Item = str | bytes
 
 SAMPLE = 128
-"""If none of so many items is cached, the rest is not looked up: that costs as much as hashing."""
+"""If none of the first 128 items is cached, the others are not looked up, which costs as much as
+hashing them."""
 
 
 def add(state: FilterState, item: Item) -> Core[bool]:
@@ -156,8 +157,8 @@ def _answer(
 ) -> Core[list[bool]]:
     encoded = encode_items(items, first)
     view = yield from state.current()
-    # An update does not use the cache. It has no answers, so nobody would notice an item that is
-    # cached from an older generation and therefore not sent.
+    # An update does not use the cache. It has no answers, so a caller would not notice an item
+    # that is cached from an older generation and therefore not sent.
     ticket = state.begin_cached(view) if answers else None
     missed: Sequence[int] = range(len(items))
     try:

@@ -44,7 +44,7 @@ FRESH_SECONDS = 1.0
 """How long a client goes by one look; others may have filled the filter since."""
 
 ITEMS_AT_A_LOOK, SHARDS_AT_A_LOOK = 10_000, 64
-"""Shards that hold so many items speak for all: an estimate by them is wrong by about 1 %."""
+"""Shards with 10,000 items are enough for an estimate of all; its error is about 1 %."""
 
 FINEST = 1024
 """A client looks at a slice again after this part of it at the earliest."""

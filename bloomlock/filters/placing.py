@@ -51,7 +51,7 @@ PLACED_SECONDS = 7 * 24 * 3600
 PREPARED_BYTES = 16 * 1024 * 1024
 """Shards that are made, or placed, at once: it takes about 5 ms of the server's time."""
 EXPANSION = 2
-"""A filter of the server's own grows by a part that holds so many times the items of the last."""
+"""Each part that the server adds to its own filter holds twice the items of the part before."""
 LASTING = 6
 """Keys of place.lua before those that go with the generation that was there."""
 WATCHED_TRIES = 100

@@ -128,7 +128,7 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
             old = [Replaced(stored.size.shards, stored.header)]
             old += [stored.replaces] if stored.replaces is not None else []
         else:
-            # Without a descriptor nobody knows how many shards there are.
+            # Without a descriptor the number of shards is unknown.
             old = [Replaced(MAX_SHARDS if is_damaged or found.header else 1, found.header)]
             old += [Replaced(own.size.shards, own.header)] if own is not None else []
         further = [drop(keys, shard, one) for one in old for shard in range(1, one.shards)]
@@ -165,7 +165,7 @@ def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]
     if is_empty:
         yield from prepare(keys, planned)
     if stored is not None and stored.state == PLACING:
-        # Nobody may place a shard of it any more.
+        # No client may place a shard of it any more.
         yield from discard_prepared(keys, stored)
     # A new generation does not expire as yet.
     commands = [*store_commands(keys, placing), encode_command("PERSIST", keys.meta)]

@@ -219,8 +219,8 @@ end
 
 steps.drop = steps.retry
 
--- The word: a number. The answer: the records of the claims that have been over for longest, so many at
--- most.
+-- The word: a number. The answer: the records of at most that many claims, those first whose leases ended
+-- first.
 function steps.expired(_, _, _, most)
     local records = {}
     for _, id in ipairs(call('ZRANGEBYSCORE', CLAIMS, '-inf', now_ms, 'LIMIT', 0, most)) do

@@ -31,7 +31,7 @@ local function next_fence(lease_ms)
     return fence
 end
 
--- The ticket of the last waiter; nil: nobody waits.
+-- The ticket of the last waiter; nil: the queue is empty.
 local last = step == 'acquire' and call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
 if step == 'acquire' and not (is_shared or value or last) then
     call('SET', KEYS[1], token, 'PX', lease_ms)

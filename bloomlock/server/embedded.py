@@ -1,7 +1,7 @@
 """The one server that all processes of a user share: find, start, stop and look at it.
 
-The directory belongs to this user, and a directory that others own or can write is refused: nobody
-else can put a file there. Its files and the socket are open to this user alone.
+The directory belongs to this user. A directory that others own or can write is refused, so no other
+user can put a file there. Its files and the socket are open to this user alone.
 """
 
 from __future__ import annotations
